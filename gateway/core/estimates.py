@@ -1,0 +1,31 @@
+"""Estimates of what is only known afterwards.
+
+Rule of this room: each estimate is a small class that learns from what the pods report.
+"""
+
+from __future__ import annotations
+
+START_BYTES_PER_TOKEN = 4.0
+_WEIGHT_OF_NEWS = 0.05
+
+
+class BytesPerToken:
+    """Body bytes per prompt token, learned per model as an exponential average."""
+
+    def __init__(self, max_models: int = 256) -> None:
+        self._ratio: dict[str, float] = {}
+        self._max_models = max_models
+
+    def tokens(self, model: str, body_bytes: int) -> int:
+        """The expected prompt tokens of a body of that size (at least 1)."""
+        return max(1, round(body_bytes / self._ratio.get(model, START_BYTES_PER_TOKEN)))
+
+    def learn(self, model: str, body_bytes: int, prompt_tokens: int) -> None:
+        """A pod counted so many prompt tokens for a body of that size."""
+        if prompt_tokens <= 0:
+            return
+        if model not in self._ratio and len(self._ratio) >= self._max_models:
+            return
+        seen = body_bytes / prompt_tokens
+        before = self._ratio.get(model, START_BYTES_PER_TOKEN)
+        self._ratio[model] = before + _WEIGHT_OF_NEWS * (seen - before)

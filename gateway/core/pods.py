@@ -1,0 +1,69 @@
+"""The pods as the decision sees them: role, health, load.
+
+Rule of this room: facts are put in by others (probes, the relay); nothing here asks a pod anything.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+
+class Role(enum.StrEnum):
+    """What the operator uses a pod for. vLLM's NixlConnector ignores roles; the gateway's word counts."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    REPLICA = "replica"
+
+
+class Pod(msgspec.Struct, eq=False):
+    """One vLLM server.
+
+    url: base URL without a trailing slash; also its name.
+    up: it answered its last health probe and nothing has failed to connect since.
+    epoch: counts the times it came back after its process was gone; KV of an earlier epoch is lost.
+    in_flight: requests the gateway has there now.
+    load_tokens: those requests, each weighted by its tokens.
+    """
+
+    url: str
+    role: Role
+    up: bool = False
+    epoch: int = 0
+    in_flight: int = 0
+    load_tokens: int = 0
+
+    def take(self, tokens: int) -> None:
+        """A request of so many tokens begins here."""
+        self.in_flight += 1
+        self.load_tokens += max(1, tokens)
+
+    def give_back(self, tokens: int) -> None:
+        """That request is over; `tokens` as they were taken."""
+        self.in_flight -= 1
+        self.load_tokens -= max(1, tokens)
+
+
+class Fleet:
+    """All pods, by role and by URL."""
+
+    def __init__(self, pods: Iterable[Pod]) -> None:
+        self._by_url = {pod.url: pod for pod in pods}
+
+    def __iter__(self) -> Iterator[Pod]:
+        return iter(self._by_url.values())
+
+    def get(self, url: str | None) -> Pod | None:
+        """The pod of that URL, whatever its state."""
+        return None if url is None else self._by_url.get(url)
+
+    def up(self, role: Role) -> list[Pod]:
+        """The pods of a role that may get traffic now."""
+        return [pod for pod in self._by_url.values() if pod.up and pod.role is role]
+
+    def of(self, role: Role) -> list[Pod]:
+        """The pods of a role, whatever their state."""
+        return [pod for pod in self._by_url.values() if pod.role is role]

@@ -1,0 +1,378 @@
+"""One generation request, from its body to its last byte.
+
+Rule of this room: carry out the plan, say what went wrong, ask `core.fallback` what next. Nothing waits between
+the legs, because P's lease runs (30 s, renewed by D only once the request is in D's scheduler).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+
+from gateway.core.chains import Chain, MessageChain, TextChain, root_of
+from gateway.core.conversations import Recognition, TurnResult
+from gateway.core.decide import Plan, Request, decide
+from gateway.core.fallback import Attempts, Leg
+from gateway.core.pods import Pod
+from gateway.net import headers as names
+from gateway.net.exchange import Headers, Incoming, Outgoing
+from gateway.net.parts import Parts
+from gateway.net.records import Outcome, RequestRecord
+from gateway.net.relay import OpenStream, blames_the_pod, open_stream, relay_stream
+from gateway.net.upstream import PodAnswer, PodFault
+from gateway.wire import legs
+from gateway.wire.answers import PrefillAnswer, WholeAnswer, read_prefill, rewrite_answer
+from gateway.wire.contract import whole_reason
+from gateway.wire.endpoints import Endpoint
+from gateway.wire.errors import NoPodError, PodFailedError, PodTimeoutError
+from gateway.wire.fields import Fields, integer_of, parse, string_of
+from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply
+from gateway.wire.sse import StreamTap
+from gateway.wire.usage import Usage
+
+RETRY_AFTER_S = 2
+
+
+class LegFault(Exception):
+    """A leg failed before the client got a byte.
+
+    answer: what the pod said instead, if it said something a client could be given in the end.
+    """
+
+    def __init__(self, leg: Leg, fault: PodFault, answer: Finished | None = None) -> None:
+        super().__init__(str(fault))
+        self.leg = leg
+        self.fault = fault
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A whole answer for the client, as a pod gave it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class PodRejected(Exception):
+    """A pod found fault with the request itself (4xx): its answer goes to the client as it is."""
+
+    def __init__(self, answer: Finished) -> None:
+        super().__init__(str(answer.status))
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What the answering pod's answer taught: its usage (None if it did not say) and the head of the reply."""
+
+    usage: Usage | None
+    reply_head: bytes | None
+
+
+class Generation:
+    """Carries one request to its end. Make one per request and await `run` once."""
+
+    def __init__(
+        self, parts: Parts, endpoint: Endpoint, incoming: Incoming, outgoing: Outgoing, record: RequestRecord
+    ) -> None:
+        self._parts = parts
+        self._endpoint = endpoint
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._record = record
+        self._started = time.monotonic()
+        self._fields: Fields = {}
+        self._prefilled: PrefillAnswer | None = None
+        self._prefilled_by: str | None = None
+        self._handover_unused = False
+        self._prompt_tokens = 1
+        self._session_id: str | None = None
+
+    async def run(self) -> None:
+        """Answer the client, learn from it. Raises ClientVisibleError, ClientGoneError."""
+        parts, record = self._parts, self._record
+        fields = parse(await self._incoming.body(parts.settings.max_body_bytes))
+        clean = legs.without_handover(fields)
+        if clean.removed:
+            parts.observer.fault("client_handover", None, record.request_id, f"dropped {', '.join(clean.removed)}")
+        self._fields = clean.fields
+        record.stream = legs.wants_stream(self._fields)
+        model = string_of(self._fields, "model") or ""
+        prompt_bytes = len(bytes(self._fields.get(self._endpoint.prompt_field, b"")))
+        self._prompt_tokens = parts.bytes_per_token.tokens(model, prompt_bytes)
+
+        chain, recognition = self._recognise(model)
+        conversation = recognition.conversation
+        self._session_id = conversation.key.hex()
+        record.conversation, record.turn, record.kind = self._session_id, recognition.turn, recognition.kind
+        request = Request(self._prompt_tokens, whole_reason(self._endpoint.api, self._fields))
+        parts.store.begin(conversation)
+        finished = False
+        try:
+            plan = decide(request, recognition, parts.fleet, parts.policy)
+            if plan is None:
+                raise _no_pod()
+            parts.store.bind(conversation, plan.prefill.url if plan.prefill else None, plan.answering.url)
+            plan, learned = await self._until_answered(plan, recognition, request.whole is None)
+            if learned is not None:
+                parts.store.finish(recognition, chain, self._result(plan, learned))
+                finished = True
+                if learned.usage is not None:
+                    parts.bytes_per_token.learn(model, prompt_bytes, learned.usage.prompt_tokens)
+        finally:
+            if not finished:
+                parts.store.fail(conversation)
+
+    def _recognise(self, model: str) -> tuple[Chain | None, Recognition]:
+        incoming = self._incoming
+        root = root_of(incoming.headers.get("Authorization", ""), model, string_of(self._fields, "cache_salt") or "")
+        explicit = next((value for name in names.CONVERSATION_HEADERS if (value := incoming.headers.get(name))), None)
+        explicit = (
+            explicit or string_of(self._fields, "conversation_id") or string_of(self._fields, "session_id") or None
+        )
+        chain = _chain(root, self._endpoint.read_prompt(self._fields))
+        return chain, self._parts.store.recognise(root, explicit, chain, secrets.token_bytes(16), time.monotonic())
+
+    async def _until_answered(
+        self, plan: Plan, recognition: Recognition, handover_allowed: bool
+    ) -> tuple[Plan, Learned | None]:
+        attempts = Attempts(recognition.conversation.key, self._parts.fleet, handover_allowed)
+        while True:
+            self._note_plan(plan, attempts.count)
+            try:
+                return plan, await self._carry_out(plan)
+            except PodRejected as rejected:
+                self._record.outcome = Outcome.REJECTED
+                await self._send(rejected.answer)
+                return plan, None
+            except LegFault as failure:
+                pod = plan.prefill if failure.leg is Leg.PREFILL and plan.prefill is not None else plan.answering
+                self._parts.observer.fault(
+                    f"{failure.leg}_{failure.fault.word}", pod.url, self._record.request_id, failure.fault.detail
+                )
+                following = attempts.after(plan, failure.leg, str(failure.fault))
+                if following is None:
+                    await self._give_up(failure)
+                    return plan, None
+                plan = following
+
+    async def _give_up(self, failure: LegFault) -> None:
+        if failure.answer is not None:
+            await self._send(failure.answer)
+            return
+        if not any(pod.up for pod in self._parts.fleet if pod.role != "prefill"):
+            raise _no_pod()
+        if failure.fault.word == "timeout":
+            raise PodTimeoutError("No pod answered in time.")
+        raise PodFailedError(f"No pod could answer ({failure.leg} leg: {failure.fault.word}).")
+
+    async def _carry_out(self, plan: Plan) -> Learned | None:
+        if plan.prefill is None:
+            self._prefilled = None
+        elif self._prefilled is None or not self._handover_unused:
+            self._prefilled = await self._prefill(plan.prefill)
+            self._prefilled_by, self._handover_unused = plan.prefill.url, True
+        else:
+            self._record.prefill = self._prefilled_by
+        return await self._answer(plan.answering, self._prefilled)
+
+    async def _prefill(self, pod: Pod) -> PrefillAnswer:
+        timeouts = self._parts.settings.timeouts
+        body = legs.prefill_body(self._endpoint.api, self._fields, self._parts.settings.prefill_keep_fields)
+        began = time.monotonic()
+        answer: PodAnswer | None = None
+        pod.take(self._prompt_tokens)
+        try:
+            answer = await self._call(pod, body, timeouts.prefill_s)
+            text = await answer.read(max(0.001, timeouts.prefill_s - (time.monotonic() - began)))
+        except PodFault as fault:
+            self._parts.notice(pod, fault)
+            raise LegFault(Leg.PREFILL, fault) from fault
+        finally:
+            pod.give_back(self._prompt_tokens)
+            if answer is not None:
+                answer.close()
+        finished = Finished(answer.status, answer.headers, text)
+        if 400 <= answer.status < 500:
+            raise PodRejected(finished)
+        if answer.status != 200:
+            raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
+        prefilled = read_prefill(text)
+        if prefilled.handover is None or prefilled.finish_reason not in ("length", "stop"):
+            why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
+            raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
+        self._record.prefill_s = time.monotonic() - began
+        if prefilled.usage is not None:
+            self._record.prefill_cached_tokens = prefilled.usage.cached_tokens
+        return prefilled
+
+    async def _answer(self, pod: Pod, prefilled: PrefillAnswer | None) -> Learned | None:
+        body = legs.decode_body(self._fields, prefilled.handover if prefilled else None)
+        opening = asyncio.ensure_future(self._open(pod, body, prefilled))
+        pod.take(self._prompt_tokens)
+        opened: OpenStream | Finished | None = None
+        try:
+            opened = await asyncio.shield(opening)
+            self._handover_unused = False
+            if isinstance(opened, Finished):
+                return await self._deliver(opened, prefilled)
+            return await self._relay(pod, opened, prefilled)
+        except LegFault as failure:
+            self._handover_unused = prefilled is not None and not failure.fault.reached
+            raise
+        finally:
+            if opened is None and not opening.done():
+                self._parts.background(self._let_go(pod, opening, prefilled is not None))
+            else:
+                pod.give_back(self._prompt_tokens)
+                if isinstance(opened, OpenStream):
+                    opened.answer.close()
+
+    async def _let_go(self, pod: Pod, opening: asyncio.Future[OpenStream | Finished], handed_over: bool) -> None:
+        """The client left while the answering leg was on its way: end it, but never before D knows of the KV on P.
+
+        D's abort is what makes P free its blocks, and D can only abort what has reached its scheduler.
+        """
+        try:
+            if handed_over:
+                await asyncio.wait([opening], timeout=self._parts.settings.timeouts.handover_grace_s)
+            opening.cancel()
+            await asyncio.wait([opening])
+            if not opening.cancelled() and opening.exception() is None:
+                opened = opening.result()
+                if isinstance(opened, OpenStream):
+                    opened.answer.close()
+        finally:
+            pod.give_back(self._prompt_tokens)
+
+    async def _open(self, pod: Pod, body: bytes, prefilled: PrefillAnswer | None) -> OpenStream | Finished:
+        """Send the answering leg and wait until the pod has said something that may go to the client."""
+        timeouts = self._parts.settings.timeouts
+        limit_s = timeouts.first_byte_s if self._record.stream else timeouts.unstreamed_s
+        answer: PodAnswer | None = None
+        opened: OpenStream | Finished | None = None
+        try:
+            answer = await self._call(pod, body, limit_s)
+            if answer.status == 200 and answer.content_type == "text/event-stream":
+                opened = await open_stream(answer, self._tap(pod, prefilled), timeouts.first_byte_s)
+            else:
+                opened = Finished(answer.status, answer.headers, await answer.read(limit_s))
+        except PodFault as fault:
+            self._parts.notice(pod, fault)
+            raise LegFault(Leg.ANSWER, fault) from fault
+        finally:
+            if answer is not None and not isinstance(opened, OpenStream):
+                answer.close()
+        if isinstance(opened, Finished):
+            return _judge(opened)
+        if opened.tap.error and blames_the_pod(opened.opening):
+            answer.close()
+            bad = Finished(200, answer.headers, opened.opening + b"data: [DONE]\n\n")
+            raise LegFault(Leg.ANSWER, PodFault("error_event", opened.tap.error), bad)
+        return opened
+
+    def _tap(self, pod: Pod, prefilled: PrefillAnswer | None) -> StreamTap:
+        return StreamTap(
+            strip_usage=not legs.wants_usage(self._fields),
+            continuous=legs.wants_continuous_usage(self._fields),
+            prefill=prefilled.details if prefilled else None,
+            fingerprint=self._parts.fingerprints.get(pod.url),
+            one_choice=(integer_of(self._fields, "n") or 1) == 1,
+        )
+
+    async def _deliver(self, finished: Finished, prefilled: PrefillAnswer | None) -> Learned:
+        whole: WholeAnswer = rewrite_answer(finished.body, prefilled.details if prefilled else None)
+        self._record.ttft_s = time.monotonic() - self._started
+        self._count(whole.usage, prefilled)
+        self._record.outcome = Outcome.OK
+        await self._send(Finished(finished.status, finished.headers, whole.body))
+        return Learned(whole.usage, whole.reply_head)
+
+    async def _relay(self, pod: Pod, stream: OpenStream, prefilled: PrefillAnswer | None) -> Learned | None:
+        record, tap = self._record, stream.tap
+        record.status = stream.answer.status
+        record.ttft_s = stream.first_byte_at - self._started
+        try:
+            end = await relay_stream(
+                stream,
+                self._outgoing,
+                names.to_client(stream.answer.headers, record.request_id),
+                self._parts.settings.timeouts.token_gap_s,
+            )
+        finally:
+            self._count(tap.usage, prefilled)
+        if tap.fingerprint is not None:
+            self._parts.fingerprints[pod.url] = tap.fingerprint
+        if end.fault is not None or tap.error is not None:
+            record.outcome = Outcome.BROKEN
+            fault = end.fault or PodFault("error_event", tap.error or "")
+            self._parts.notice(pod, fault)
+            self._parts.observer.fault(f"stream_{fault.word}", pod.url, record.request_id, fault.detail)
+            return None
+        if record.output_tokens and record.output_tokens > 1:
+            record.tpot_s = (end.last_byte_at - stream.first_byte_at) / (record.output_tokens - 1)
+        record.outcome = Outcome.OK
+        return Learned(tap.usage, tap.reply_head)
+
+    def _count(self, usage: Usage | None, prefilled: PrefillAnswer | None) -> None:
+        if usage is None:
+            return
+        record = self._record
+        record.prompt_tokens, record.output_tokens = usage.prompt_tokens, usage.output_tokens
+        record.cached_tokens = usage.cached_tokens
+        if prefilled is not None and prefilled.usage is not None:
+            told = prefilled.usage.prompt_tokens
+            if told != usage.prompt_tokens:
+                detail = f"prefill pod counted {told} prompt tokens, the answering pod {usage.prompt_tokens}"
+                self._parts.observer.fault("prompt_mismatch", record.answering, record.request_id, detail)
+
+    async def _call(self, pod: Pod, body: bytes, timeout_s: float) -> PodAnswer:
+        headers = names.to_pod(self._incoming.header_items(), self._record.request_id, self._session_id)
+        return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)
+
+    async def _send(self, answer: Finished) -> None:
+        self._record.status = answer.status
+        headers = names.to_client(answer.headers, self._record.request_id)
+        await self._outgoing.send(answer.status, headers, answer.body)
+
+    def _note_plan(self, plan: Plan, attempt: int) -> None:
+        record = self._record
+        record.route, record.reason, record.attempts = plan.route, plan.reason, attempt
+        record.prefill = plan.prefill.url if plan.prefill else None
+        record.answering = plan.answering.url
+
+    def _result(self, plan: Plan, learned: Learned) -> TurnResult:
+        usage = learned.usage
+        return TurnResult(
+            prefill=plan.prefill.url if plan.prefill else None,
+            decode=plan.answering.url,
+            epoch=plan.answering.epoch,
+            prompt_tokens=usage.prompt_tokens if usage else self._prompt_tokens,
+            output_tokens=usage.output_tokens if usage else 0,
+            reply_head=learned.reply_head,
+        )
+
+
+def _judge(finished: Finished) -> Finished:
+    """Let a good answer pass, raise what the others mean."""
+    if finished.status < 400:
+        return finished
+    if finished.status < 500:
+        raise PodRejected(finished)
+    raise LegFault(Leg.ANSWER, PodFault("status", str(finished.status)), finished)
+
+
+def _chain(root: bytes, prompt: Prompt) -> Chain | None:
+    if isinstance(prompt, MessagesPrompt):
+        return MessageChain(root, prompt.digests, prompt.reply_heads) if prompt.digests else None
+    if isinstance(prompt, TextPrompt):
+        return TextChain(root, prompt.data, begins_with_reply if prompt.is_text else None)
+    return None
+
+
+def _no_pod() -> NoPodError:
+    return NoPodError("No pod is up to answer.", headers={"Retry-After": str(RETRY_AFTER_S)})

@@ -1,0 +1,67 @@
+"""Which headers cross the gateway, in either direction.
+
+Rule of this room: hop-by-hop headers never do (RFC 9110 §7.6.1), identity headers are the gateway's own, and a
+client cannot pick an engine behind the gateway's back.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable
+
+from gateway.net.exchange import Headers
+
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+REQUEST_ID = "X-Request-Id"
+SESSION_ID = "X-Session-ID"
+CONVERSATION_HEADERS = (SESSION_ID, "X-Conversation-ID")
+
+_NOT_TO_PODS = HOP_BY_HOP | {
+    "host",
+    "content-length",
+    "accept-encoding",
+    "expect",
+    "x-request-id",
+    "x-session-id",
+    "x-data-parallel-rank",
+}
+_NOT_TO_CLIENTS = HOP_BY_HOP | {"content-length", "x-request-id"}
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+def request_id_of(sent: str | None) -> str:
+    """The client's request id if it is fit for logs and headers, else a new one."""
+    return sent if sent and _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
+
+
+def to_pod(items: Headers, request_id: str, session_id: str | None) -> list[tuple[str, str]]:
+    """The headers of a leg: the client's own, less those that end here, plus the ids of request and conversation."""
+    ours = [(REQUEST_ID, request_id), ("Accept-Encoding", "identity")]
+    if session_id is not None:
+        ours.append((SESSION_ID, session_id))
+    return [*_without(items, _NOT_TO_PODS), *ours]
+
+
+def to_client(items: Headers, request_id: str) -> list[tuple[str, str]]:
+    """The headers of an answer: the pod's own plus the request id."""
+    return [*_without(items, _NOT_TO_CLIENTS), (REQUEST_ID, request_id)]
+
+
+def _without(items: Headers, names: frozenset[str]) -> Iterable[tuple[str, str]]:
+    named_by_connection = {
+        token.strip().lower() for name, value in items if name.lower() == "connection" for token in value.split(",")
+    }
+    return [(name, value) for name, value in items if name.lower() not in names | named_by_connection]

@@ -1,0 +1,110 @@
+"""Passing a stream on, from the first event that says something to the end.
+
+Rule of this room: nothing reaches the client before the pod has said something worth keeping, and nothing is held
+back after it. A stream that breaks ends with an error event; it is never continued on another pod.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.net.exchange import Headers, Outgoing
+from gateway.net.upstream import PodAnswer, PodFault
+from gateway.wire.errors import error_event
+from gateway.wire.sse import StreamTap
+
+
+@dataclass(slots=True)
+class OpenStream:
+    """A stream whose pod has begun to speak.
+
+    opening: the bytes for the client that came so far. first_byte_at: monotonic seconds.
+    ended: the pod has already closed it well.
+    """
+
+    answer: PodAnswer
+    tap: StreamTap
+    opening: bytes
+    first_byte_at: float
+    ended: bool
+
+
+async def open_stream(answer: PodAnswer, tap: StreamTap, first_byte_s: float) -> OpenStream:
+    """Wait for the first event that is more than the assistant's role. Raises PodFault.
+
+    vLLM announces the role before it looks at what the engine said, so an engine that failed at once would
+    otherwise be noticed after the client's first byte.
+    """
+    deadline = time.monotonic() + first_byte_s
+    opening = b""
+    first_byte_at = 0.0
+    while not tap.said_something:
+        chunk = await answer.next_chunk(max(0.001, deadline - time.monotonic()))
+        if not chunk and not tap.done:
+            raise PodFault("reset", "the stream ended before it said anything")
+        if not chunk:
+            return OpenStream(answer, tap, opening + tap.finish(), first_byte_at or time.monotonic(), True)
+        first_byte_at = first_byte_at or time.monotonic()
+        opening += tap.feed(chunk)
+    return OpenStream(answer, tap, opening, first_byte_at, False)
+
+
+@dataclass(slots=True)
+class StreamEnd:
+    """How a relayed stream ended: `fault` is None when the pod closed it well; last_byte_at in monotonic seconds."""
+
+    fault: PodFault | None
+    last_byte_at: float
+
+
+async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers, token_gap_s: float) -> StreamEnd:
+    """Send the opening and everything after it. Raises ClientGoneError; the caller closes the pod's answer."""
+    tap = stream.tap
+    await outgoing.start(stream.answer.status, headers)
+    if stream.opening:
+        await outgoing.write(stream.opening)
+    last_byte_at = stream.first_byte_at
+    fault = None
+    while not stream.ended:
+        try:
+            chunk = await stream.answer.next_chunk(token_gap_s)
+        except PodFault as error:
+            fault = error
+            break
+        if not chunk:
+            break
+        if not tap.done:
+            last_byte_at = time.monotonic()
+        if out := tap.feed(chunk):
+            await outgoing.write(out)
+    if fault is None and not tap.done:
+        fault = PodFault("reset", "the stream ended without [DONE]")
+    if fault is not None:
+        await outgoing.write(error_event(f"The pod's stream broke ({fault.word}).", "upstream_error", 502))
+    elif rest := tap.finish():
+        await outgoing.write(rest)
+    await outgoing.end()
+    return StreamEnd(fault, last_byte_at)
+
+
+class _Error(msgspec.Struct):
+    code: int | str | None = None
+
+
+class _ErrorEvent(msgspec.Struct):
+    error: _Error
+
+
+def blames_the_pod(opening: bytes) -> bool:
+    """True when an error event that opens a stream is the pod's fault, not the client's (code 500 and up)."""
+    for event in opening.split(b"\n\n"):
+        if event.startswith(b'data: {"error"'):
+            try:
+                code = msgspec.json.decode(event[6:], type=_ErrorEvent).error.code
+            except msgspec.DecodeError:
+                return True
+            return not isinstance(code, int) or code >= 500
+    return False

@@ -1,0 +1,47 @@
+"""What the operator can set about moving bytes. Seconds are floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """One limit per phase; there is no limit on a whole stream, which would cut long answers.
+
+    connect_s: TCP connection to a pod.
+    prefill_s: the whole prefill leg. Keep it well above the slowest prefill: a prefill that is cut is lost work.
+    first_byte_s: from sending the answering leg to the first event of a stream.
+    unstreamed_s: an unstreamed answer as a whole; its first byte comes only when the last token is made.
+    token_gap_s: between two reads of a stream.
+    handover_grace_s: how long an abandoned hand-over may take to reach D's scheduler before it is aborted there.
+    """
+
+    connect_s: float = 5.0
+    prefill_s: float = 300.0
+    first_byte_s: float = 120.0
+    unstreamed_s: float = 3600.0
+    token_gap_s: float = 60.0
+    handover_grace_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """interval_s between probes of one pod, timeout_s of one probe, failures in a row that mean down.
+
+    A busy engine answers its probe late, so one slow answer must not move its conversations elsewhere.
+    """
+
+    interval_s: float = 2.0
+    timeout_s: float = 5.0
+    failures: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Everything net needs besides the pods and the policy."""
+
+    max_body_bytes: int = 32 * 1024 * 1024
+    prefill_keep_fields: tuple[str, ...] = ()
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    health: HealthSettings = field(default_factory=HealthSettings)

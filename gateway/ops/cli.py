@@ -1,0 +1,88 @@
+"""The `ppd-gateway` command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from gateway.core.pods import Role
+from gateway.ops import logs
+from gateway.ops.config import ConfigError, load
+from gateway.ops.serve import serve
+from gateway.ops.settings import SETTINGS
+from gateway.version import VERSION
+
+EXIT_USAGE = 2
+EXIT_ADDRESS = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except ConfigError as error:
+        print(f"ppd-gateway: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ppd-gateway", description="A gateway for multi-turn chat in front of vLLM prefill and decode pods."
+    )
+    parser.add_argument("--version", action="version", version=f"ppd-gateway {VERSION}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serving = commands.add_parser("serve", help="serve requests", allow_abbrev=False)
+    serving.add_argument("--config", type=Path, metavar="FILE", help="TOML file; flags and PPD_… variables win over it")
+    for setting in SETTINGS:
+        serving.add_argument(
+            setting.flag,
+            dest=setting.key,
+            action="append" if setting.repeatable else "store",
+            metavar=setting.metavar,
+            help=setting.help if setting.default in ((), None) else f"{setting.help} (default {setting.default})",
+        )
+    serving.set_defaults(run=_serve)
+
+    config = commands.add_parser("config", help="look at a configuration").add_subparsers(
+        required=True, metavar="COMMAND"
+    )
+    check = config.add_parser("check", help="say whether a file is fit to serve, without starting anything")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    flags: dict[str, Any] = {setting.key: getattr(options, setting.key) for setting in SETTINGS}
+    config = load(options.config, os.environ, flags)
+    logs.set_up(config.log_level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config))
+    except OSError as error:
+        print(f"ppd-gateway: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
+        return EXIT_ADDRESS
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    config = load(options.file, os.environ, {})
+    counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
+    print(f"{options.file}: ok (policy {config.policy}; pods: {counts})")
+    for warning in config.warnings:
+        print(f"{options.file}: warning: {warning}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Flags, environment and file become one Config.
+
+Rule of this room: flags win over PPD_… variables, they win over the file. Whatever is wrong is said in one line
+that names the key and where it was set, and nothing is started.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.core.pods import Role
+from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts
+from gateway.ops.settings import BY_KEY, SETTINGS
+
+_SERVICE_LINK = re.compile(r"PPD_.*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT(_\d+_(TCP|UDP).*)?)")
+"""Variables that Kubernetes makes up for a Service whose name begins with "ppd-"; they are not ours."""
+
+
+class ConfigError(Exception):
+    """One line for the operator: where, which key, what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A checked configuration."""
+
+    pods: tuple[tuple[Role, str], ...]
+    policy: str
+    host: str
+    port: int
+    log_level: str
+    shutdown_grace_s: float
+    max_conversations: int
+    conversation_ttl_s: float
+    net: GatewaySettings
+
+    def count(self, role: Role) -> int:
+        """How many pods of a role there are."""
+        return sum(1 for pod_role, _ in self.pods if pod_role is role)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed but hardly meant."""
+        if self.count(Role.PREFILL) == 0:
+            return ("no prefill pod: every turn runs whole on a decode or replica pod",)
+        return ()
+
+
+def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
+    """Build the configuration. `flags` maps keys to values; None means not given. Raises ConfigError."""
+    values: dict[str, Any] = {setting.key: setting.default for setting in SETTINGS}
+    sources: dict[str, str] = {}
+    layers = [*_from_file(path), *_from_environment(environment), *_from_flags(flags)]
+    for key, value, source in layers:
+        values[key], sources[key] = _checked(key, value, source), source
+    fallback = "the command line" if path is None else str(path)
+    return Config(
+        pods=_pods(values, sources, fallback),
+        policy=values["policy"],
+        host=values["host"],
+        port=values["port"],
+        log_level=values["log_level"],
+        shutdown_grace_s=values["shutdown_grace_s"],
+        max_conversations=values["conversations.max"],
+        conversation_ttl_s=values["conversations.ttl_s"],
+        net=GatewaySettings(
+            max_body_bytes=values["max_body_bytes"],
+            prefill_keep_fields=values["prefill_keep_fields"],
+            timeouts=Timeouts(**_table(values, "timeouts")),
+            health=HealthSettings(**_table(values, "health")),
+        ),
+    )
+
+
+Layer = Iterator[tuple[str, Any, str]]
+
+
+def _from_file(path: Path | None) -> Layer:
+    if path is None:
+        return
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    tables = {setting.key.partition(".")[0] for setting in SETTINGS if "." in setting.key}
+    for name, value in document.items():
+        if name in tables and isinstance(value, dict):
+            for inner, inner_value in value.items():
+                yield _known(f"{name}.{inner}", str(path)), inner_value, str(path)
+        else:
+            yield _known(name, str(path)), value, str(path)
+
+
+def _from_environment(environment: Mapping[str, str]) -> Layer:
+    by_variable = {setting.variable: setting.key for setting in SETTINGS}
+    for name, value in environment.items():
+        if not name.startswith("PPD_"):
+            continue
+        if name in by_variable and not (_SERVICE_LINK.fullmatch(name) and value.startswith("tcp://")):
+            yield by_variable[name], value, f"environment variable {name}"
+        elif not _SERVICE_LINK.fullmatch(name):
+            raise ConfigError(f"environment variable {name}: unknown key{_hint(name, by_variable)}")
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Layer:
+    for key, value in flags.items():
+        if value is not None:
+            yield key, value, f"flag {BY_KEY[key].flag}"
+
+
+def _known(key: str, source: str) -> str:
+    if key not in BY_KEY:
+        raise ConfigError(f"{source}: {key}: unknown key{_hint(key, BY_KEY)}")
+    return key
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _checked(key: str, value: Any, source: str) -> Any:
+    try:
+        return BY_KEY[key].check(value)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {key}: {error}") from None
+
+
+def _pods(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> tuple[tuple[Role, str], ...]:
+    pods = [(role, url) for role in Role for url in values[role.value]]
+    seen: dict[str, Role] = {}
+    for role, url in pods:
+        if url in seen:
+            where = sources.get(role.value, fallback)
+            raise ConfigError(f"{where}: {role}: {url} is already a {seen[url]} pod")
+        seen[url] = role
+    if not values["decode"]:
+        raise ConfigError(f"{sources.get('decode', fallback)}: decode: at least one decode pod is needed")
+    return tuple(pods)
+
+
+def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key.partition(".")[2]: value for key, value in values.items() if key.startswith(f"{name}.")}

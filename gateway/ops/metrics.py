@@ -1,0 +1,109 @@
+"""Prometheus metrics.
+
+Rule of this room: bounded labels only (routes, outcomes, pods of the configuration); no conversation, user or
+request ids.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.net.exchange import Page
+from gateway.net.parts import Parts
+from gateway.net.records import RequestRecord
+
+_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5, 10, 20, 40, 80, 160, 320)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 1, 2.5)
+
+
+class Metrics:
+    """An observer that counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self._requests = Counter(
+            "ppd_requests",
+            "Requests that ended.",
+            ["path", "route", "turn", "outcome", "status"],
+            registry=registry,
+        )
+        self._in_flight = Gauge("ppd_requests_in_flight", "Requests being served.", registry=registry)
+        self._ttft = Histogram(
+            "ppd_time_to_first_token_seconds",
+            "From the request's arrival to the pod's first event (unstreamed: to the whole answer).",
+            ["route", "turn", "stream"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._tpot = Histogram(
+            "ppd_time_per_output_token_seconds",
+            "Mean gap between the tokens of one stream after the first.",
+            ["route", "turn"],
+            buckets=_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self._prefill = Histogram(
+            "ppd_prefill_leg_seconds",
+            "The prefill leg, from sending to P's answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "ppd_tokens",
+            "Tokens as the pods counted them: prompt, cached (on the answering pod), prefill_cached (on P), output.",
+            ["route", "turn", "kind"],
+            registry=registry,
+        )
+        self._faults = Counter("ppd_faults", "Faults, seen by the client or not.", ["kind", "pod"], registry=registry)
+        self._pod_up = Gauge("ppd_pod_up", "1 when the pod may get traffic.", ["pod", "role"], registry=registry)
+        self._pod_in_flight = Gauge("ppd_pod_in_flight", "Requests at the pod.", ["pod", "role"], registry=registry)
+        self._pod_load = Gauge(
+            "ppd_pod_load_tokens", "Tokens in flight at the pod.", ["pod", "role"], registry=registry
+        )
+        self._conversations = Gauge("ppd_conversations", "Conversations remembered.", registry=registry)
+
+    def started(self, record: RequestRecord) -> None:
+        self._in_flight.inc()
+
+    def finished(self, record: RequestRecord) -> None:
+        self._in_flight.dec()
+        route, turn = record.route or "none", _turn(record)
+        self._requests.labels(record.path, route, turn, record.outcome, str(record.status)).inc()
+        if record.ttft_s is not None:
+            self._ttft.labels(route, turn, str(int(record.stream))).observe(record.ttft_s)
+        if record.tpot_s is not None:
+            self._tpot.labels(route, turn).observe(record.tpot_s)
+        if record.prefill_s is not None:
+            self._prefill.observe(record.prefill_s)
+        counted = {
+            "prompt": record.prompt_tokens,
+            "cached": record.cached_tokens,
+            "prefill_cached": record.prefill_cached_tokens,
+            "output": record.output_tokens,
+        }
+        for kind, tokens in counted.items():
+            if tokens:
+                self._tokens.labels(route, turn, kind).inc(tokens)
+
+    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
+        self._faults.labels(kind, pod or "none").inc()
+
+    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        """Read from the fleet at scrape time."""
+
+    def page(self, parts: Parts) -> Page:
+        """The exposition, with the gauges of this moment."""
+        for pod in parts.fleet:
+            self._pod_up.labels(pod.url, pod.role).set(pod.up)
+            self._pod_in_flight.labels(pod.url, pod.role).set(pod.in_flight)
+            self._pod_load.labels(pod.url, pod.role).set(pod.load_tokens)
+        self._conversations.set(len(parts.store))
+        return Page(CONTENT_TYPE_LATEST, generate_latest(self.registry))
+
+
+def _turn(record: RequestRecord) -> str:
+    if record.turn is None:
+        return "none"
+    return "1" if record.turn == 1 else "2+"

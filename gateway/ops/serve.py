@@ -1,0 +1,99 @@
+"""Build a gateway from a Config and run it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gateway.core.conversations import ConversationStore
+from gateway.core.pods import Fleet, Pod, Role
+from gateway.core.policies import POLICIES
+from gateway.net.gateway import Gateway
+from gateway.net.parts import Parts
+from gateway.net.records import Observer, RequestRecord
+from gateway.net.server import HttpServer
+from gateway.net.upstream import PodClient
+from gateway.ops.config import Config
+from gateway.ops.logs import MAIN, LogObserver
+from gateway.ops.metrics import Metrics
+from gateway.version import VERSION
+
+
+class Observers:
+    """Tells several observers."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, record: RequestRecord) -> None:
+        for observer in self._observers:
+            observer.started(record)
+
+    def finished(self, record: RequestRecord) -> None:
+        for observer in self._observers:
+            observer.finished(record)
+
+    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.fault(kind, pod, request_id, detail)
+
+    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_changed(pod, role, up, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that listens."""
+
+    gateway: Gateway
+    server: HttpServer
+    url: str
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def running(config: Config, *observers: Observer) -> AsyncIterator[Running]:
+    """Listen, watch the pods, and close everything in the end. Raises OSError when the address is taken."""
+    metrics = Metrics()
+    async with PodClient(config.net.timeouts.connect_s) as client:
+        parts = Parts(
+            fleet=Fleet(Pod(url, role) for role, url in config.pods),
+            store=ConversationStore(config.max_conversations, config.conversation_ttl_s),
+            policy=POLICIES[config.policy](),
+            client=client,
+            observer=Observers(metrics, LogObserver(), *observers),
+            settings=config.net,
+        )
+        gateway = Gateway(parts, {"/metrics": lambda: metrics.page(parts)})
+        server = HttpServer(gateway.handle)
+        try:
+            port = await server.start(config.host, config.port)
+            gateway.health.start()
+            host = f"[{config.host}]" if ":" in config.host else config.host
+            yield Running(gateway, server, f"http://{host}:{port}", metrics)
+        finally:
+            await gateway.health.stop()
+            await server.stop()
+            await parts.finish_background()
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGINT or SIGTERM, then let the requests in flight end (`shutdown_grace_s`)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with running(config) as gateway:
+        counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
+        MAIN.info("ppd-gateway %s on %s, policy %s, pods: %s", VERSION, gateway.url, config.policy, counts)
+        for warning in config.warnings:
+            MAIN.warning("%s", warning)
+        await stop.wait()
+        MAIN.info("stopping: %d requests in flight, up to %g s", gateway.gateway.in_flight, config.shutdown_grace_s)
+        await gateway.server.stop_accepting()
+        if not await gateway.gateway.drain(config.shutdown_grace_s):
+            MAIN.warning("stopping with %d requests unfinished", gateway.gateway.in_flight)

@@ -1,0 +1,153 @@
+"""Every setting the gateway has, in one table.
+
+Rule of this room: a row here gives a key its TOML name, its flag (`timeouts.connect_s` → `--timeouts-connect-s`),
+its environment variable (`PPD_TIMEOUTS_CONNECT_S`), its check and its help. Nothing about a setting elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.core.policies import PLANNED, POLICIES
+
+Check = Callable[[Any], Any]
+"""Takes a value as TOML gives it or as text, returns it checked; raises ValueError with the reason."""
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a non-empty string")
+    return value
+
+
+def integer(low: int, high: int) -> Check:
+    def check(value: Any) -> int:
+        number = _number(value, int, "a whole number")
+        if not low <= number <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return int(number)
+
+    return check
+
+
+def seconds(value: Any) -> float:
+    number = float(_number(value, float, "a number of seconds"))
+    if not 0 < number < 1e9:
+        raise ValueError("must be a number of seconds above 0")
+    return number
+
+
+def one_of(*names: str) -> Check:
+    def check(value: Any) -> str:
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return str(value)
+
+    return check
+
+
+def policy(value: Any) -> str:
+    if isinstance(value, str) and value in PLANNED:
+        raise ValueError(f"policy {value!r} {PLANNED[value]}")
+    return str(one_of(*POLICIES)(value))
+
+
+def url(value: Any) -> str:
+    """A pod's base URL, normalised: scheme, host and port in lower case, nothing behind."""
+    if not isinstance(value, str):
+        raise ValueError("must be a URL like http://host:8000")
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in value):
+        raise ValueError(f"{value!r} is not a URL like http://host:8000")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL must not hold a user name or password")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(f"{value!r} must end after host and port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
+
+
+def several(check: Check) -> Check:
+    def check_all(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            value = [item.strip() for item in value.split(",") if item.strip()]
+        if not isinstance(value, list):
+            raise ValueError("must be a list")
+        return tuple(check(item) for item in value)
+
+    return check_all
+
+
+def _number(value: Any, kind: type[int] | type[float], what: str) -> int | float:
+    if isinstance(value, bool):
+        raise ValueError(f"must be {what}")
+    if isinstance(value, str):
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"must be {what}, not {value!r}") from None
+    if isinstance(value, int) or (kind is float and isinstance(value, float)):
+        return value
+    raise ValueError(f"must be {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row. `repeatable` settings are lists: the flag may come several times, the variable is comma-separated."""
+
+    key: str
+    check: Check
+    default: Any
+    help: str
+    metavar: str
+    repeatable: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace(".", "-").replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "PPD_" + self.key.replace(".", "_").upper()
+
+
+SETTINGS = (
+    Setting("prefill", several(url), (), "a prefill pod; may be given several times", "URL", True),
+    Setting("decode", several(url), (), "a decode pod; may be given several times", "URL", True),
+    Setting(
+        "replica", several(url), (), "a pod that serves conversations whole; may be given several times", "URL", True
+    ),
+    Setting("policy", policy, "pd", "how turn 2 and later are routed: pd (through P) or local (straight to D)", "NAME"),
+    Setting("host", text, "127.0.0.1", "address to listen on", "HOST"),
+    Setting("port", integer(0, 65535), 8000, "port to listen on; 0 lets the kernel choose", "PORT"),
+    Setting("max_body_bytes", integer(1, 1 << 40), 32 << 20, "largest request body", "BYTES"),
+    Setting(
+        "prefill_keep_fields",
+        several(text),
+        (),
+        "body fields to leave alone on the prefill leg, for models whose template shows them",
+        "FIELD",
+        True,
+    ),
+    Setting("log_level", one_of("debug", "info", "warning", "error"), "info", "least severe level to log", "LEVEL"),
+    Setting("shutdown_grace_s", seconds, 30.0, "how long requests in flight may go on after SIGTERM", "S"),
+    Setting("conversations.max", integer(1, 1 << 40), 200_000, "conversations to remember", "N"),
+    Setting("conversations.ttl_s", seconds, 3600.0, "forget a conversation after so long without a request", "S"),
+    Setting("timeouts.connect_s", seconds, 5.0, "connecting to a pod", "S"),
+    Setting("timeouts.prefill_s", seconds, 300.0, "the whole prefill leg", "S"),
+    Setting("timeouts.first_byte_s", seconds, 120.0, "first event of a stream from the answering pod", "S"),
+    Setting("timeouts.unstreamed_s", seconds, 3600.0, "an unstreamed answer as a whole", "S"),
+    Setting("timeouts.token_gap_s", seconds, 60.0, "silence within a stream", "S"),
+    Setting("timeouts.handover_grace_s", seconds, 2.0, "an abandoned hand-over on its way to D's scheduler", "S"),
+    Setting("health.interval_s", seconds, 2.0, "between two health probes of a pod", "S"),
+    Setting("health.timeout_s", seconds, 5.0, "one health probe", "S"),
+    Setting("health.failures", integer(1, 1000), 3, "failed probes in a row after which a pod is down", "N"),
+)
+BY_KEY = {setting.key: setting for setting in SETTINGS}

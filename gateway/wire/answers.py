@@ -1,0 +1,114 @@
+"""Answers that come in one piece: P's, which is read and thrown away, and a pod's to an unstreamed request.
+
+Rule of this room: a pod's hand-over parameters never reach the client, and nothing else changes but `usage`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.wire.fields import NULL, Fields, is_null, join
+from gateway.wire.prompts import reply_head
+from gateway.wire.usage import PrefillDetails, Usage, read_usage
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+    text: str | None = None
+    message: _Message | None = None
+
+
+_choices_decoder = msgspec.json.Decoder(list[_Choice])
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillAnswer:
+    """What the first leg brought.
+
+    handover: `kv_transfer_params` for the decode leg, None when P kept no blocks (a fault).
+    finish_reason: "length" when P did what it was asked.
+    """
+
+    handover: msgspec.Raw | None
+    usage: Usage | None
+    details: PrefillDetails
+    finish_reason: str | None
+
+
+def read_prefill(body: bytes) -> PrefillAnswer:
+    """Read P's answer; a body that is no JSON object reads as an answer without a hand-over."""
+    fields = _fields(body) or {}
+    handover = fields.get("kv_transfer_params")
+    usage = fields.get("usage")
+    choice = _first_choice(fields)
+    return PrefillAnswer(
+        handover=None if is_null(handover) else handover,
+        usage=read_usage(usage),
+        details=PrefillDetails.of(usage),
+        finish_reason=choice.finish_reason if choice else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An unstreamed answer as the client gets it, and what it taught the gateway."""
+
+    body: bytes
+    usage: Usage | None
+    reply_head: bytes | None
+    finish_reason: str | None
+
+
+def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
+    """Make an unstreamed answer presentable.
+
+    prefill: P's cached-token details when the request went through P, else None.
+    """
+    fields = _fields(body)
+    if fields is None:
+        return WholeAnswer(body, None, None, None)
+    usage_raw = fields.get("usage")
+    changed = False
+    if not is_null(fields.get("kv_transfer_params")):
+        fields["kv_transfer_params"] = NULL
+        changed = True
+    if prefill is not None and usage_raw is not None and not is_null(usage_raw):
+        fields["usage"] = prefill.put_into(usage_raw, keep_null=True)
+        changed = True
+    choice = _first_choice(fields)
+    return WholeAnswer(
+        body=join(fields) if changed else body,
+        usage=read_usage(usage_raw),
+        reply_head=reply_head(_text(choice)) if choice else None,
+        finish_reason=choice.finish_reason if choice else None,
+    )
+
+
+def _fields(body: bytes) -> Fields | None:
+    try:
+        return msgspec.json.decode(body, type=Fields)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _first_choice(fields: Fields) -> _Choice | None:
+    value = fields.get("choices")
+    if value is None:
+        return None
+    try:
+        choices = _choices_decoder.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return choices[0] if choices else None
+
+
+def _text(choice: _Choice) -> str:
+    if choice.message is not None:
+        return choice.message.content or ""
+    return choice.text or ""

@@ -1,0 +1,290 @@
+"""The prefill-leg contract: what happens to each field of a client's body on its way to the prefill pod.
+
+Rule of this room: one table, API × field, and nothing about a field anywhere else. Whatever is not listed stays,
+because it may shape the prompt, and both legs must see the same prompt. `docs/prefill-leg.md` is printed from
+here (`python -m gateway.wire.contract`) and every row is tested on the simulator and on a real vLLM.
+
+Field semantics: vLLM 0.32 `entrypoints/openai/{chat_completion,completion}/protocol.py`; why P must end as
+"length": `distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, `request_finished`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.wire.fields import FALSE, TRUE, Fields, integer_of, is_null, raw, value_of
+
+
+class Api(enum.StrEnum):
+    """The two request dialects that take `kv_transfer_params` on both legs."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+
+class Rule(enum.StrEnum):
+    """What the prefill leg does with a field."""
+
+    SET = "set"
+    SET_IF_SENT = "set if sent"
+    DROP = "drop"
+    NEUTRALISE = "neutralise"
+
+
+BOTH = frozenset(Api)
+CHAT_ONLY = frozenset({Api.CHAT})
+COMPLETIONS_ONLY = frozenset({Api.COMPLETIONS})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field of the prefill leg. `value` is what SET and SET_IF_SENT write, as JSON."""
+
+    field: str
+    apis: frozenset[Api]
+    rule: Rule
+    why: str
+    value: msgspec.Raw | None = None
+
+
+ONE = raw(1)
+AUTO = raw("auto")
+
+PREFILL_LEG: tuple[Row, ...] = (
+    Row("stream", BOTH, Rule.SET, "P answers once; its one token is thrown away", FALSE),
+    Row("max_tokens", BOTH, Rule.SET, "one step is enough to fill the KV cache", ONE),
+    Row(
+        "max_completion_tokens",
+        CHAT_ONLY,
+        Rule.SET_IF_SENT,
+        "wins over max_tokens where both are there, so P would write the whole answer",
+        ONE,
+    ),
+    Row("n", BOTH, Rule.SET_IF_SENT, "one prompt needs one set of blocks", ONE),
+    Row("ignore_eos", BOTH, Rule.SET, "a first token that is EOS would end P as stopped", TRUE),
+    Row("stream_options", BOTH, Rule.DROP, "a 400 without stream"),
+    Row("min_tokens", BOTH, Rule.DROP, "a 400 when above max_tokens"),
+    Row("stop", BOTH, Rule.DROP, "a first token that completes a stop string would end P as stopped"),
+    Row("stop_token_ids", BOTH, Rule.DROP, "as stop"),
+    Row("response_format", BOTH, Rule.DROP, "compiles a grammar for a token nobody reads"),
+    Row("structured_outputs", BOTH, Rule.DROP, "as response_format"),
+    Row("guided_json", BOTH, Rule.DROP, "as response_format (older vLLM)"),
+    Row("guided_regex", BOTH, Rule.DROP, "as response_format (older vLLM)"),
+    Row("guided_choice", BOTH, Rule.DROP, "as response_format (older vLLM)"),
+    Row("guided_grammar", BOTH, Rule.DROP, "as response_format (older vLLM)"),
+    Row("logprobs", BOTH, Rule.DROP, "costs a softmax over the vocabulary for a token nobody reads"),
+    Row("top_logprobs", CHAT_ONLY, Rule.DROP, "a 400 without logprobs"),
+    Row("logprob_token_ids", BOTH, Rule.DROP, "a 400 without logprobs"),
+    Row("prompt_logprobs", BOTH, Rule.DROP, "defeats P's prefix cache; the request runs whole anyway"),
+    Row("best_of", BOTH, Rule.DROP, "as n (older vLLM)"),
+    Row("thinking_token_budget", BOTH, Rule.DROP, "forces tokens; P samples only one"),
+    Row("repetition_detection", BOTH, Rule.DROP, "may end a request early"),
+    Row("return_token_ids", BOTH, Rule.DROP, "the answer to P is not read for tokens"),
+    Row("return_prompt_text", CHAT_ONLY, Rule.DROP, "sends the whole prompt back for nothing"),
+    Row(
+        "tool_choice",
+        CHAT_ONLY,
+        Rule.NEUTRALISE,
+        'a forced choice compiles a grammar and breaks on a cut answer; "auto" renders the same tools, '
+        'while leaving it out or "none" may hide them',
+    ),
+    Row("kv_transfer_params", BOTH, Rule.SET, "asks P to keep the blocks for D; a client's own never leaves"),
+)
+"""Fields that are not listed stay as they came: messages, prompt, tools, documents, images, chat_template,
+chat_template_kwargs, add_generation_prompt, continue_final_message, add_special_tokens, reasoning_effort,
+truncate_prompt_tokens, cache_salt, model (LoRA names included) and everything the gateway has never heard of."""
+
+ASK_P_TO_KEEP_BLOCKS = raw(
+    {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    }
+)
+"""`kv_transfer_params` of the first leg (NixlConnector, vLLM `nixl/pull_scheduler.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRow:
+    """A kind of request that does not survive the hand-over and runs whole on one decode or replica pod.
+
+    `seen` is what vLLM 0.32 was seen to do with it through P and D (tests/vllm), `risk` why it runs whole.
+    """
+
+    name: str
+    apis: frozenset[Api]
+    applies: Callable[[Fields], bool]
+    risk: str
+    seen: str
+
+
+def _several(fields: Fields, name: str) -> bool:
+    return (integer_of(fields, name) or 1) > 1
+
+
+def _is_batch(fields: Fields) -> bool:
+    value = fields.get("prompt")
+    if value is None or not bytes(value).startswith(b"["):
+        return False
+    prompt = value_of(fields, "prompt")
+    return isinstance(prompt, list) and any(isinstance(item, (str, list)) for item in prompt)
+
+
+def _truthy(fields: Fields, name: str) -> bool:
+    return bool(value_of(fields, name))
+
+
+WHOLE: tuple[WholeRow, ...] = (
+    WholeRow(
+        "n",
+        BOTH,
+        lambda f: _several(f, "n"),
+        "one hand-over read by n sequences: blocks freed early or never",
+        "",
+    ),
+    WholeRow("best_of", BOTH, lambda f: _several(f, "best_of"), "as n", ""),
+    WholeRow(
+        "use_beam_search",
+        BOTH,
+        lambda f: _truthy(f, "use_beam_search"),
+        "each beam is a request of its own",
+        "",
+    ),
+    WholeRow(
+        "prompt_logprobs",
+        BOTH,
+        lambda f: not is_null(f.get("prompt_logprobs")),
+        "D has no hidden states for a prompt it did not compute; some versions crash the engine",
+        "",
+    ),
+    WholeRow(
+        "echo with logprobs",
+        COMPLETIONS_ONLY,
+        lambda f: _truthy(f, "echo") and not is_null(f.get("logprobs")),
+        "is prompt_logprobs under another name",
+        "",
+    ),
+    WholeRow(
+        "echo with logprobs (chat)",
+        CHAT_ONLY,
+        lambda f: _truthy(f, "echo") and _truthy(f, "logprobs"),
+        "is prompt_logprobs under another name",
+        "",
+    ),
+    WholeRow("batched prompt", COMPLETIONS_ONLY, _is_batch, "one answer carries one hand-over", ""),
+    WholeRow(
+        "prompt_embeds",
+        COMPLETIONS_ONLY,
+        lambda f: not is_null(f.get("prompt_embeds")),
+        "has no tokens to hash",
+        "",
+    ),
+    WholeRow(
+        "max_tokens 0",
+        COMPLETIONS_ONLY,
+        lambda f: integer_of(f, "max_tokens") == 0,
+        "scores a prompt, decodes nothing",
+        "",
+    ),
+    WholeRow(
+        "truncate_prompt_tokens -1",
+        BOTH,
+        lambda f: integer_of(f, "truncate_prompt_tokens") == -1,
+        "the cut depends on max_tokens, which differs between the legs",
+        "",
+    ),
+)
+
+
+def whole_reason(api: Api, fields: Fields) -> str | None:
+    """Why this request must run whole on one pod, or None when it may be handed over."""
+    for row in WHOLE:
+        if api in row.apis and row.applies(fields):
+            return row.name
+    return None
+
+
+def prefill_fields(api: Api, fields: Fields, keep: Collection[str] = ()) -> Fields:
+    """The first leg's fields, in the client's order, derived by the table.
+
+    keep: fields the operator wants left alone on P, for models whose chat template shows them to the model
+    (`response_format` and `tool_choice` in Kimi K3, vLLM `renderers/kimi_k3.py`).
+    """
+    leg = dict(fields)
+    for row in PREFILL_LEG:
+        if api not in row.apis or row.field in keep:
+            continue
+        if row.field == "kv_transfer_params":
+            leg[row.field] = ASK_P_TO_KEEP_BLOCKS
+        elif row.rule is Rule.DROP:
+            leg.pop(row.field, None)
+        elif row.rule is Rule.NEUTRALISE:
+            _neutralise_tool_choice(leg)
+        elif (row.rule is Rule.SET or row.field in leg) and row.value is not None:
+            leg[row.field] = row.value
+    return leg
+
+
+def _neutralise_tool_choice(leg: Fields) -> None:
+    choice = value_of(leg, "tool_choice")
+    if choice == "required" or isinstance(choice, dict):
+        leg["tool_choice"] = AUTO
+
+
+def render() -> str:
+    """The table as Markdown."""
+    lines = [
+        "# The prefill leg",
+        "",
+        "Printed from `gateway/wire/contract.py` by `make docs`; do not edit.",
+        "",
+        "The gateway derives the request to the prefill pod (P) from the client's body by this table. Fields that "
+        "are not listed go to both pods byte for byte as they came, because both must see the same prompt. The "
+        "decode pod (D) gets the client's body with P's `kv_transfer_params` and, in a stream, "
+        "`stream_options.include_usage`.",
+        "",
+        "| field | API | on P | why |",
+        "|---|---|---|---|",
+    ]
+    for row in PREFILL_LEG:
+        lines.append(f"| `{row.field}` | {_apis(row.apis)} | {_action(row)} | {row.why} |")
+    lines += [
+        "",
+        "`prefill_keep_fields` in the configuration leaves fields alone for models whose chat template shows them "
+        "to the model (Kimi K3 shows `response_format` and `tool_choice`). When P and D count different prompt "
+        "tokens for one request, the fault `prompt_mismatch` is counted and logged.",
+        "",
+        "## Requests that run whole on one decode or replica pod",
+        "",
+        "| request | API | why | through P and D on vLLM 0.32 |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {row.name} | {_apis(row.apis)} | {row.risk} | {row.seen} |" for row in WHOLE]
+    return "\n".join(lines) + "\n"
+
+
+def _apis(apis: frozenset[Api]) -> str:
+    return ", ".join(sorted(apis))
+
+
+def _action(row: Row) -> str:
+    if row.rule is Rule.NEUTRALISE:
+        return '`"auto"` when forced'
+    value: Any = "the hand-over request" if row.field == "kv_transfer_params" else None
+    if value is None and row.value is not None:
+        value = f"`{bytes(row.value).decode()}`"
+    return row.rule.value if value is None else f"{row.rule.value}: {value}"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(render())

@@ -1,0 +1,89 @@
+"""Errors a client can be told about.
+
+Rule of this room: every error here knows its HTTP status and the OpenAI-style body it becomes, and its
+message never holds text of the client's request.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The `error` object of OpenAI's API (vLLM: `vllm/entrypoints/openai/engine/protocol.py`)."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: int | str | None = None
+
+
+class ClientVisibleError(Exception):
+    """Base of all errors that end as an HTTP answer; subclasses fix `status` and `kind`."""
+
+    status = 500
+    kind = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.headers = headers or {}
+
+    def body(self) -> bytes:
+        """The JSON body, `{"error": {message, type, param, code}}`."""
+        return error_body(self.message, self.kind, self.status, self.param)
+
+
+class BadRequestError(ClientVisibleError):
+    status = 400
+    kind = "invalid_request_error"
+
+
+class UnknownPathError(ClientVisibleError):
+    status = 404
+    kind = "not_found_error"
+
+
+class WrongMethodError(ClientVisibleError):
+    status = 405
+    kind = "invalid_request_error"
+
+
+class BodyTooLargeError(ClientVisibleError):
+    status = 413
+    kind = "invalid_request_error"
+
+
+class WrongContentTypeError(ClientVisibleError):
+    status = 415
+    kind = "invalid_request_error"
+
+
+class PodFailedError(ClientVisibleError):
+    """Every pod that could have answered was tried and failed before the first byte."""
+
+    status = 502
+    kind = "upstream_error"
+
+
+class NoPodError(ClientVisibleError):
+    """No pod is up that could take the request; `Retry-After` tells when to come back."""
+
+    status = 503
+    kind = "service_unavailable_error"
+
+
+class PodTimeoutError(ClientVisibleError):
+    status = 504
+    kind = "upstream_timeout_error"
+
+
+def error_body(message: str, kind: str, code: int, param: str | None = None) -> bytes:
+    """Encode an OpenAI-style error body."""
+    return msgspec.json.encode({"error": ErrorBody(message, kind, param, code)})
+
+
+def error_event(message: str, kind: str, code: int) -> bytes:
+    """An SSE event that the official `openai` client raises as `APIError`, for a stream that broke."""
+    return b"data: " + error_body(message, kind, code) + b"\n\n"

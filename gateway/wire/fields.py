@@ -1,0 +1,80 @@
+"""A request body as its top-level fields, each still the raw bytes the client sent.
+
+Rule of this room: decode once, look into what matters, re-join the rest untouched. Re-serialising what we do
+not understand would reorder tool schemas and change number formats, hence token ids, hence the prefix cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.wire.errors import BadRequestError
+
+Fields = dict[str, msgspec.Raw]
+
+TRUE = msgspec.Raw(b"true")
+FALSE = msgspec.Raw(b"false")
+NULL = msgspec.Raw(b"null")
+
+_decoder = msgspec.json.Decoder(Fields)
+_encoder = msgspec.json.Encoder()
+
+
+def parse(body: bytes) -> Fields:
+    """Split a JSON object into its top-level fields. The last of duplicate keys wins, as in Python's `json`.
+
+    Raises BadRequestError for anything but a well-formed UTF-8 JSON object.
+    """
+    try:
+        fields = _decoder.decode(body)
+        if not body.isascii():
+            body.decode()
+    except msgspec.ValidationError:
+        raise BadRequestError("The request body must be a JSON object.") from None
+    except msgspec.DecodeError as error:
+        raise BadRequestError(f"The request body is not valid JSON: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"The request body is not valid UTF-8 (byte {error.start}).") from None
+    except RecursionError:
+        raise BadRequestError("The request body is nested too deeply.") from None
+    return fields
+
+
+def join(fields: Fields) -> bytes:
+    """Encode fields again: same order, every value byte for byte as it was."""
+    return _encoder.encode(fields)
+
+
+def raw(value: object) -> msgspec.Raw:
+    """Encode a value of our own for use as a field."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
+def is_null(value: msgspec.Raw | None) -> bool:
+    """True for a field that is absent or JSON null."""
+    return value is None or bytes(value) == b"null"
+
+
+def value_of(fields: Fields, name: str) -> Any:
+    """The decoded value of one field; None when it is absent, null, or not decodable."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def string_of(fields: Fields, name: str) -> str | None:
+    """The field as a string, or None when it is anything else. The pod judges types, not the gateway."""
+    value = value_of(fields, name)
+    return value if isinstance(value, str) else None
+
+
+def integer_of(fields: Fields, name: str) -> int | None:
+    """The field as an integer (JSON booleans do not count), or None when it is anything else."""
+    value = value_of(fields, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

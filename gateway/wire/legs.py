@@ -1,0 +1,97 @@
+"""The bodies of the two legs, and what the client asked about usage.
+
+Rule of this room: the prompt is the same on both legs, byte for byte; a client's `kv_transfer_params` reaches no pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.wire.contract import Api, prefill_fields
+from gateway.wire.fields import FALSE, TRUE, Fields, join, raw, value_of
+
+_HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
+_TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
+"""What pydantic, hence a pod, takes for true."""
+_INCLUDE_USAGE = raw({"include_usage": True})
+
+
+@dataclass(frozen=True, slots=True)
+class CleanBody:
+    """A client's body without anything that names blocks on a pod. `removed` lists what was taken out."""
+
+    fields: Fields
+    removed: tuple[str, ...]
+
+
+def without_handover(fields: Fields) -> CleanBody:
+    """Take the client's own hand-over parameters out: they could name another user's blocks.
+
+    vLLM merges `vllm_xargs` into the same dictionary (`to_sampling_params`), so that door is shut as well.
+    """
+    removed = [name for name in _HANDOVER_FIELDS if name in fields]
+    clean = {name: value for name, value in fields.items() if name not in _HANDOVER_FIELDS}
+    extra = fields.get("vllm_xargs")
+    if extra is not None:
+        try:
+            inner = msgspec.json.decode(extra, type=Fields)
+        except msgspec.DecodeError:
+            inner = {}
+        kept = {name: value for name, value in inner.items() if name not in _HANDOVER_FIELDS}
+        if len(kept) < len(inner):
+            clean["vllm_xargs"] = msgspec.Raw(join(kept))
+            removed.append("vllm_xargs")
+    return CleanBody(clean, tuple(removed))
+
+
+def prefill_body(api: Api, fields: Fields, keep: Collection[str] = ()) -> bytes:
+    """The body of the leg to the prefill pod."""
+    return join(prefill_fields(api, fields, keep))
+
+
+def decode_body(fields: Fields, handover: msgspec.Raw | None) -> bytes:
+    """The body of the leg to a decode or replica pod.
+
+    handover: P's `kv_transfer_params`, unread and unchanged; None for a request the pod serves by itself.
+    """
+    leg = dict(fields)
+    if wants_stream(fields):
+        leg["stream_options"] = _with_usage(fields.get("stream_options"))
+    if handover is not None:
+        leg["kv_transfer_params"] = handover
+    return join(leg)
+
+
+def wants_stream(fields: Fields) -> bool:
+    """True when the client asked for an SSE stream."""
+    value = value_of(fields, "stream")
+    return value.lower() in _TRUE_WORDS if isinstance(value, str) else value == 1
+
+
+def wants_usage(fields: Fields) -> bool:
+    """True when the client itself asked for the usage chunk of a stream."""
+    options = value_of(fields, "stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def wants_continuous_usage(fields: Fields) -> bool:
+    """True when the client asked for usage on every chunk of a stream."""
+    options = value_of(fields, "stream_options")
+    return wants_usage(fields) and isinstance(options, dict) and options.get("continuous_usage_stats") is True
+
+
+def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
+    if options is None or bytes(options) == b"null":
+        return _INCLUDE_USAGE
+    try:
+        inner = msgspec.json.decode(options, type=Fields)
+    except msgspec.DecodeError:
+        return options
+    if bytes(inner.get("include_usage", FALSE)) != b"true":
+        inner["include_usage"] = TRUE
+        if "continuous_usage_stats" in inner:
+            inner["continuous_usage_stats"] = FALSE
+    return msgspec.Raw(join(inner))

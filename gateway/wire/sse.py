@@ -1,0 +1,210 @@
+"""A tap on an SSE stream from a pod.
+
+Rule of this room: whole events in, whole events out, at once; only an event that has not fully arrived waits. An
+event is looked into only when its bytes say it may carry usage, an error, a finish or a hand-over; the rest pass
+as they came.
+
+Two things make a client that did not ask for usage receive exactly what one plain vLLM would have sent:
+the usage chunk is taken out, and the `system_fingerprint` that vLLM then puts on it goes back to the finish
+chunk, where it is without usage (vLLM `chat_completion/serving.py` and `completion/serving.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.wire.fields import Fields, is_null, join
+from gateway.wire.prompts import REPLY_HEAD_CHARACTERS, reply_head
+from gateway.wire.usage import PrefillDetails, Usage, read_usage
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+"""An event that grows beyond this is passed on in pieces, unread, so that memory stays bounded."""
+
+
+_REPLY_HEAD_EVENTS = 4 * REPLY_HEAD_CHARACTERS
+"""A reply whose head is not complete after so many events (tool calls, say) is recognised by what came."""
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    text: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class StreamTap:
+    """Feed it what the pod sent; it gives back what the client should get.
+
+    strip_usage: the client had not asked for usage.
+    prefill: P's cached-token details when the request went through P, else None.
+    fingerprint: the pod's `system_fingerprint` as raw JSON, if known from an earlier stream.
+    continuous: the client asked for usage on every chunk. A pod that sends it unasked forces usage on all its
+        clients (`--enable-force-include-usage`), so a direct call would have shown it too, and it stays.
+    one_choice: the request has a single choice, so its finish chunk may wait for the usage chunk behind it.
+    """
+
+    def __init__(
+        self,
+        *,
+        strip_usage: bool,
+        prefill: PrefillDetails | None = None,
+        fingerprint: msgspec.Raw | None = None,
+        continuous: bool = False,
+        one_choice: bool = True,
+    ) -> None:
+        self.usage: Usage | None = None
+        self.error: str | None = None
+        self.done = False
+        self.events = 0
+        self.fingerprint = fingerprint
+        self._strip_usage = strip_usage
+        self._prefill = prefill
+        self._continuous = continuous
+        self._one_choice = one_choice
+        self._tail = b""
+        self._passing_oversized = False
+        self._held: bytes | None = None
+        self._reply_text = ""
+        self._spoke = False
+
+    @property
+    def reply_head(self) -> bytes:
+        """Digest of the head of the first choice's text, to recognise the reply in the next turn's prompt."""
+        return reply_head(self._reply_text)
+
+    @property
+    def said_something(self) -> bool:
+        """True once an event came that is more than the announcement of the assistant's role.
+
+        A keep-alive comment counts: the pod was told to send them because someone on the way needs them.
+        """
+        return self._spoke
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes from the pod; return the bytes to send on (maybe none)."""
+        if self._passing_oversized:
+            end = data.find(b"\n\n")
+            if end < 0:
+                return data
+            self._passing_oversized = False
+            return data[: end + 2] + self.feed(data[end + 2 :])
+        if self._tail:
+            data = self._tail + data
+        end = data.rfind(b"\n\n")
+        if end < 0:
+            return self._keep_tail(data)
+        self._tail = b""
+        head, rest = data[: end + 2], data[end + 2 :]
+        out = b"".join([self._event(event + b"\n\n") for event in head[:-2].split(b"\n\n")])
+        return out + self._keep_tail(rest) if rest else out
+
+    def finish(self) -> bytes:
+        """The stream ended well: give out whatever still waits."""
+        out = self._release() + self._tail
+        self._tail = b""
+        return out
+
+    def _keep_tail(self, data: bytes) -> bytes:
+        if len(data) > MAX_EVENT_BYTES:
+            self._tail = b""
+            self._passing_oversized = True
+            return self._release() + data
+        self._tail = data
+        return b""
+
+    def _release(self) -> bytes:
+        held, self._held = self._held, None
+        return held or b""
+
+    def _event(self, event: bytes) -> bytes:
+        self.events += 1
+        if b'"usage":{' in event:
+            return self._usage_event(event)
+        if b'"finish_reason":"' in event and self._strip_usage:
+            return self._finish_event(event)
+        if event.startswith(b"data: [DONE]"):
+            self.done = True
+        elif event.startswith(b":"):
+            self._spoke = True
+        elif event.startswith(b'data: {"error"'):
+            self.error = self.error or "the pod ended its stream with an error event"
+            self._spoke = True
+        elif b'"kv_transfer_params":{' in event:
+            event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
+        if self.events <= _REPLY_HEAD_EVENTS and event.startswith(b"data: {"):
+            self._read_reply(event)
+        return self._release() + event
+
+    def _finish_event(self, event: bytes) -> bytes:
+        self._spoke = True
+        self._read_reply(event)
+        if self.fingerprint is not None:
+            return self._release() + _replace(event, {"system_fingerprint": self.fingerprint})
+        if not self._one_choice:
+            return event
+        out = self._release()
+        self._held = event
+        return out
+
+    def _usage_event(self, event: bytes) -> bytes:
+        fields = _fields_of(event)
+        usage = fields.get("usage")
+        if usage is None or is_null(usage):
+            return self._release() + event
+        self.usage = read_usage(usage) or self.usage
+        self._spoke = True
+        if bytes(fields.get("choices", b"")) != b"[]":
+            if not self._continuous:
+                self._strip_usage = False
+            self._read_reply(event)
+            return self._release() + event
+        fingerprint = fields.get("system_fingerprint")
+        if fingerprint is not None:
+            self.fingerprint = msgspec.Raw(bytes(fingerprint))
+        if self._strip_usage:
+            held, self._held = self._held, None
+            if held is None:
+                return b""
+            return held if fingerprint is None else _replace(held, {"system_fingerprint": fingerprint})
+        if self._prefill is not None:
+            event = _replace(event, {"usage": self._prefill.put_into(usage, keep_null=False)})
+        return self._release() + event
+
+    def _read_reply(self, event: bytes) -> None:
+        try:
+            chunk = _chunk_decoder.decode(event[6:])
+        except msgspec.DecodeError:
+            return
+        for choice in chunk.choices:
+            delta = choice.delta
+            text = choice.text if delta is None else delta.content
+            if text or delta is None or not _announces_role(event):
+                self._spoke = True
+            if text and choice.index == 0:
+                self._reply_text += text
+
+
+def _announces_role(event: bytes) -> bool:
+    return b'"delta":{"role":' in event
+
+
+def _fields_of(event: bytes) -> Fields:
+    try:
+        return msgspec.json.decode(event[6:], type=Fields)
+    except msgspec.DecodeError:
+        return {}
+
+
+def _replace(event: bytes, changes: dict[str, msgspec.Raw]) -> bytes:
+    fields = _fields_of(event)
+    return b"data: " + join(fields | changes) + b"\n\n" if fields else event

@@ -1,0 +1,88 @@
+"""Token counts in an answer: read them, and make them what one plain vLLM would have said.
+
+Rule of this room: the client is billed by `usage`. On the prefill-decode path D counts what came over the wire
+as it likes, so P's `prompt_tokens_details` stands in for D's; everything else in `usage` stays D's.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.wire.fields import Fields, is_null, join
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """What the gateway reads of a `usage` object (vLLM `serve/engine/protocol.py`, UsageInfo)."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _Details | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        return self.completion_tokens or 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt found in the pod's prefix cache; null and absent mean 0."""
+        details = self.prompt_tokens_details
+        cached = details.cached_tokens if details is not None else None
+        return min(cached or 0, self.prompt_tokens)
+
+
+_decoder = msgspec.json.Decoder(Usage)
+
+
+def read_usage(value: msgspec.Raw | None) -> Usage | None:
+    """Decode a `usage` object; None when it is absent, null or malformed."""
+    if value is None or is_null(value):
+        return None
+    try:
+        return _decoder.decode(value)
+    except msgspec.DecodeError:
+        return None
+
+
+class PrefillDetails(msgspec.Struct, frozen=True):
+    """P's `prompt_tokens_details` as it sent it: `raw` is None where P said null or nothing."""
+
+    raw: msgspec.Raw | None
+
+    @classmethod
+    def of(cls, usage: msgspec.Raw | None) -> PrefillDetails:
+        """Take the details out of P's `usage`."""
+        fields = _split(usage)
+        value = fields.get("prompt_tokens_details")
+        return cls(None if is_null(value) else value)
+
+    def put_into(self, usage: msgspec.Raw, *, keep_null: bool) -> msgspec.Raw:
+        """D's `usage` with P's details.
+
+        keep_null: whole answers spell out what is missing as null, stream chunks leave it out
+        (vLLM `chat_completion/serving.py`: `exclude_none` on the final usage chunk only).
+        """
+        fields = _split(usage)
+        if self.raw is not None:
+            fields["prompt_tokens_details"] = self.raw if keep_null else _without_nulls(self.raw)
+        elif keep_null and "prompt_tokens_details" in fields:
+            fields["prompt_tokens_details"] = msgspec.Raw(b"null")
+        else:
+            fields.pop("prompt_tokens_details", None)
+        return msgspec.Raw(join(fields))
+
+
+def _without_nulls(details: msgspec.Raw) -> msgspec.Raw:
+    return msgspec.Raw(join({name: value for name, value in _split(details).items() if not is_null(value)}))
+
+
+def _split(usage: msgspec.Raw | None) -> Fields:
+    if usage is None:
+        return {}
+    try:
+        return msgspec.json.decode(usage, type=Fields)
+    except msgspec.DecodeError:
+        return {}
