@@ -211,7 +211,8 @@ class Generation:
         return prefilled
 
     async def _answer(self, pod: Pod, prefilled: PrefillAnswer | None) -> Learned | None:
-        body = legs.decode_body(self._fields, prefilled.handover if prefilled else None)
+        ask_usage = self._one_choice or pod.url in self._parts.fingerprints
+        body = legs.decode_body(self._fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
         opening = asyncio.ensure_future(self._open(pod, body, prefilled))
         pod.take(self._prompt_tokens)
         opened: OpenStream | Finished | None = None
@@ -281,8 +282,16 @@ class Generation:
             continuous=legs.wants_continuous_usage(self._fields),
             prefill=prefilled.details if prefilled else None,
             fingerprint=self._parts.fingerprints.get(pod.url),
-            one_choice=(integer_of(self._fields, "n") or 1) == 1,
         )
+
+    @property
+    def _one_choice(self) -> bool:
+        """With several choices, a pod whose fingerprint is unknown is not asked for usage.
+
+        Asking makes vLLM take the fingerprint off the finish chunks; with one choice the usage chunk follows at
+        once and the tap can put it back, with several that would mean to hold back the others.
+        """
+        return (integer_of(self._fields, "n") or 1) == 1
 
     async def _deliver(self, finished: Finished, prefilled: PrefillAnswer | None) -> Learned:
         whole: WholeAnswer = rewrite_answer(finished.body, prefilled.details if prefilled else None)

@@ -52,13 +52,14 @@ def prefill_body(api: Api, fields: Fields, keep: Collection[str] = ()) -> bytes:
     return join(prefill_fields(api, fields, keep))
 
 
-def decode_body(fields: Fields, handover: msgspec.Raw | None) -> bytes:
+def decode_body(fields: Fields, handover: msgspec.Raw | None, *, ask_usage: bool) -> bytes:
     """The body of the leg to a decode or replica pod.
 
     handover: P's `kv_transfer_params`, unread and unchanged; None for a request the pod serves by itself.
+    ask_usage: ask a stream for its usage although the client did not.
     """
     leg = dict(fields)
-    if wants_stream(fields):
+    if ask_usage and wants_stream(fields):
         leg["stream_options"] = _with_usage(fields.get("stream_options"))
     if handover is not None:
         leg["kv_transfer_params"] = handover

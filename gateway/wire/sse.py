@@ -47,10 +47,9 @@ class StreamTap:
 
     strip_usage: the client had not asked for usage.
     prefill: P's cached-token details when the request went through P, else None.
-    fingerprint: the pod's `system_fingerprint` as raw JSON, if known from an earlier stream.
+    fingerprint: the pod's `system_fingerprint` as raw JSON, if known from an earlier stream. Learned from this one.
     continuous: the client asked for usage on every chunk. A pod that sends it unasked forces usage on all its
         clients (`--enable-force-include-usage`), so a direct call would have shown it too, and it stays.
-    one_choice: the request has a single choice, so its finish chunk may wait for the usage chunk behind it.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class StreamTap:
         prefill: PrefillDetails | None = None,
         fingerprint: msgspec.Raw | None = None,
         continuous: bool = False,
-        one_choice: bool = True,
     ) -> None:
         self.usage: Usage | None = None
         self.error: str | None = None
@@ -70,7 +68,6 @@ class StreamTap:
         self._strip_usage = strip_usage
         self._prefill = prefill
         self._continuous = continuous
-        self._one_choice = one_choice
         self._tail = b""
         self._passing_oversized = False
         self._held: bytes | None = None
@@ -132,6 +129,8 @@ class StreamTap:
             return self._usage_event(event)
         if b'"finish_reason":"' in event and self._strip_usage:
             return self._finish_event(event)
+        if b'"system_fingerprint":"' in event:
+            self._learn_fingerprint(_fields_of(event))
         if event.startswith(b"data: [DONE]"):
             self.done = True
         elif event.startswith(b":"):
@@ -150,8 +149,6 @@ class StreamTap:
         self._read_reply(event)
         if self.fingerprint is not None:
             return self._release() + _replace(event, {"system_fingerprint": self.fingerprint})
-        if not self._one_choice:
-            return event
         out = self._release()
         self._held = event
         return out
@@ -168,9 +165,8 @@ class StreamTap:
                 self._strip_usage = False
             self._read_reply(event)
             return self._release() + event
+        self._learn_fingerprint(fields)
         fingerprint = fields.get("system_fingerprint")
-        if fingerprint is not None:
-            self.fingerprint = msgspec.Raw(bytes(fingerprint))
         if self._strip_usage:
             held, self._held = self._held, None
             if held is None:
@@ -179,6 +175,11 @@ class StreamTap:
         if self._prefill is not None:
             event = _replace(event, {"usage": self._prefill.put_into(usage, keep_null=False)})
         return self._release() + event
+
+    def _learn_fingerprint(self, fields: Fields) -> None:
+        fingerprint = fields.get("system_fingerprint")
+        if fingerprint is not None:
+            self.fingerprint = msgspec.Raw(bytes(fingerprint))
 
     def _read_reply(self, event: bytes) -> None:
         try:

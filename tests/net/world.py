@@ -1,0 +1,196 @@
+"""A gateway in front of simulated pods, all in this process, and a client that sees what each of them saw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from gateway.net.gateway import Gateway
+from gateway.net.records import RequestRecord
+from gateway.ops.config import load
+from gateway.ops.serve import running
+from loadtest.pod.simulated import SimulatedPod
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+LONG = "Tell me about the river, the engine and the cache of the world. " * 8
+
+
+class Watcher:
+    """An observer that tests can wait for."""
+
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
+        self.faults: list[tuple[str, str | None, str]] = []
+        self.pods: dict[str, bool] = {}
+        self._changed = asyncio.Event()
+
+    def started(self, record: RequestRecord) -> None:
+        pass
+
+    def finished(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        self._changed.set()
+
+    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
+        self.faults.append((kind, pod, detail))
+        self._changed.set()
+
+    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        self.pods[pod] = up
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait for something the observer is told of."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    @property
+    def fault_kinds(self) -> list[str]:
+        return [kind for kind, _, _ in self.faults]
+
+
+class Reply(msgspec.Struct):
+    """What the client got. Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def text(self) -> str:
+        choice = self.json["choices"][0]
+        return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+    @property
+    def events(self) -> list[bytes]:
+        return [event for event in self.body.split(b"\n\n") if event]
+
+    @property
+    def chunks(self) -> list[Any]:
+        return [msgspec.json.decode(event[6:]) for event in self.events if event != b"data: [DONE]"]
+
+    @property
+    def streamed_text(self) -> str:
+        choices = [choice for chunk in self.chunks for choice in chunk["choices"]]
+        return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+class World:
+    """Pods by role, the gateway before them, and a client."""
+
+    def __init__(self, session: aiohttp.ClientSession, watcher: Watcher, stack: AsyncExitStack) -> None:
+        self.session = session
+        self.watcher = watcher
+        self.prefill: list[SimulatedPod] = []
+        self.decode: list[SimulatedPod] = []
+        self.replica: list[SimulatedPod] = []
+        self.url = ""
+        self.gateway: Gateway
+        self._stack = stack
+        self._pods: dict[str, AsyncExitStack] = {}
+
+    async def add(self, role: str, **options: Any) -> SimulatedPod:
+        stack = AsyncExitStack()
+        pod = await stack.enter_async_context(SimulatedPod(role=role, **options))
+        self._pods[pod.url] = stack
+        self._stack.push_async_exit(stack)
+        getattr(self, role).append(pod)
+        return pod
+
+    async def kill(self, pod: SimulatedPod) -> None:
+        """Close the pod: its port refuses connections from now on."""
+        await self._pods[pod.url].aclose()
+
+    async def restart(self, pod: SimulatedPod) -> SimulatedPod:
+        """A new process on the port of a killed pod."""
+        group: list[SimulatedPod] = getattr(self, pod.options.role)
+        group.remove(pod)
+        return await self.add(pod.options.role, port=pod.port)
+
+    async def all_up(self) -> Self:
+        pods = [*self.prefill, *self.decode, *self.replica]
+        await self.watcher.until(lambda: all(self.watcher.pods.get(pod.url) for pod in pods))
+        return self
+
+    def pod(self, url: str | None) -> SimulatedPod:
+        return next(pod for pod in [*self.prefill, *self.decode, *self.replica] if pod.url == url)
+
+    async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, url: str | None = None) -> Reply:
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json", **(headers or {})}
+        async with self.session.post((url or self.url) + path, data=data, headers=headers) as response:
+            return Reply(response.status, _lower(response.headers), await response.read())
+
+    async def get(self, path: str, method: str = "GET") -> Reply:
+        async with self.session.request(method, self.url + path) as response:
+            return Reply(response.status, _lower(response.headers), await response.read())
+
+    async def chat(self, messages: Sequence[dict[str, Any]], **fields: Any) -> Reply:
+        body = {"model": "sim", "messages": messages, "max_tokens": 8, **fields}
+        return await self.post(CHAT, body)
+
+    async def record(self, count: int) -> RequestRecord:
+        """The count-th record (from 1)."""
+        await self.watcher.until(lambda: len(self.watcher.records) >= count)
+        return self.watcher.records[count - 1]
+
+    async def settled(self) -> None:
+        """Wait until nothing is in flight and no background work is left."""
+        await self.gateway.drain(10)
+        self.gateway.draining = False
+        await self.gateway.parts.finish_background()
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def user(text: str = LONG) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+@asynccontextmanager
+async def world(
+    prefill: int = 1,
+    decode: int = 2,
+    replica: int = 0,
+    policy: str = "local",
+    pod: dict[str, Any] | None = None,
+    **flags: Any,
+) -> AsyncIterator[World]:
+    """Start pods and gateway; `pod` are options of every pod, `flags` settings with `_` for `.` as in `timeouts.x`."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        watcher = Watcher()
+        made = World(session, watcher, stack)
+        for role, count in (("prefill", prefill), ("decode", decode), ("replica", replica)):
+            for _ in range(count):
+                await made.add(role, **(pod or {}))
+        settings: dict[str, Any] = {
+            "prefill": [p.url for p in made.prefill],
+            "decode": [p.url for p in made.decode],
+            "replica": [p.url for p in made.replica],
+            "policy": policy,
+            "port": 0,
+            "health.interval_s": 0.05,
+        }
+        config = load(None, {}, {**settings, **flags})
+        running_gateway = await stack.enter_async_context(running(config, watcher))
+        made.gateway, made.url = running_gateway.gateway, running_gateway.url
+        yield await made.all_up()
