@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
@@ -130,7 +131,7 @@ class World:
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None, url: str | None = None) -> Reply:
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Content-Type": "application/json", **(headers or {})}
-        async with self.session.post((url or self.url) + path, data=data, headers=headers) as response:
+        async with self.session.post((url or self.url) + path, data=io.BytesIO(data), headers=headers) as response:
             return Reply(response.status, _lower(response.headers), await response.read())
 
     async def get(self, path: str, method: str = "GET") -> Reply:
