@@ -33,7 +33,7 @@ test: lint
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
 
 docs: $(VENV)/installed
-	@$(BIN)/python -m gateway.wire.contract > docs/prefill-leg.md
+	@$(BIN)/python -m gateway.ops.reference docs
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

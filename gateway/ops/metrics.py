@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics import MetricWrapperBase
 
 from gateway.net.exchange import Page
 from gateway.net.parts import Parts
@@ -63,6 +64,15 @@ class Metrics:
             "ppd_pod_load_tokens", "Tokens in flight at the pod.", ["pod", "role"], registry=registry
         )
         self._conversations = Gauge("ppd_conversations", "Conversations remembered.", registry=registry)
+
+    def described(self) -> list[tuple[str, str, tuple[str, ...], str]]:
+        """(name, type, labels, meaning) of every metric, as exposed."""
+        rows = []
+        for metric in (value for value in vars(self).values() if isinstance(value, MetricWrapperBase)):
+            described = next(iter(metric.describe()))
+            name = described.name + ("_total" if described.type == "counter" else "")
+            rows.append((name, described.type, tuple(metric._labelnames), described.documentation))
+        return rows
 
     def started(self, record: RequestRecord) -> None:
         self._in_flight.inc()

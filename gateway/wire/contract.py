@@ -2,7 +2,7 @@
 
 Rule of this room: one table, API × field, and nothing about a field anywhere else. Whatever is not listed stays,
 because it may shape the prompt, and both legs must see the same prompt. `docs/prefill-leg.md` is printed from
-here (`python -m gateway.wire.contract`) and every row is tested on the simulator and on a real vLLM.
+here (`make docs`) and every row is tested on the simulator and on a real vLLM.
 
 Field semantics: vLLM 0.32 `entrypoints/openai/{chat_completion,completion}/protocol.py`; why P must end as
 "length": `distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, `request_finished`.
@@ -282,9 +282,3 @@ def _action(row: Row) -> str:
     if value is None and row.value is not None:
         value = f"`{bytes(row.value).decode()}`"
     return row.rule.value if value is None else f"{row.rule.value}: {value}"
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(render())
