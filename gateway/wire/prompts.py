@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from gateway.wire.fields import Fields
+from gateway.wire.fields import Fields, value_of
 
 REPLY_HEAD_CHARACTERS = 96
 """How many non-white characters of a reply tell two conversations apart that began with the same words."""
@@ -54,7 +54,7 @@ def begins_with_reply(text: str, head: bytes) -> bool:
 
 def read_messages(fields: Fields) -> MessagesPrompt | None:
     """Read `messages`; None when it is not a list of objects (the pod will say what is wrong with it)."""
-    messages = _decode(fields.get("messages"))
+    messages = value_of(fields, "messages")
     if not isinstance(messages, list):
         return None
     digests: list[bytes] = []
@@ -70,21 +70,12 @@ def read_messages(fields: Fields) -> MessagesPrompt | None:
 
 def read_prompt(fields: Fields) -> TextPrompt | None:
     """Read `prompt` of /v1/completions; None for a batch or anything that is not one prompt."""
-    value = _decode(fields.get("prompt"))
+    value = value_of(fields, "prompt")
     if isinstance(value, str):
         return TextPrompt(value.encode(), True)
     if isinstance(value, list) and value and all(type(token) is int for token in value):
         return TextPrompt(msgspec.json.encode(value)[:-1], False)
     return None
-
-
-def _decode(value: msgspec.Raw | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def _message_digest(message: dict[str, Any], role: object, content: object) -> bytes:
