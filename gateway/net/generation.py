@@ -108,6 +108,7 @@ class Generation:
         chain, recognition = self._recognise(model)
         conversation = recognition.conversation
         self._session_id = conversation.key.hex()
+        self._fields = legs.without_session(self._fields)
         record.conversation, record.turn, record.kind = self._session_id, recognition.turn, recognition.kind
         request = Request(self._prompt_tokens, whole_reason(self._endpoint.api, self._fields))
         parts.store.begin(conversation)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.wire.contract import Api, prefill_fields
-from gateway.wire.fields import FALSE, TRUE, Fields, join, raw, value_of
+from gateway.wire.fields import FALSE, TRUE, Fields, join, raw, string_of, value_of
 
 _HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -45,6 +45,17 @@ def without_handover(fields: Fields) -> CleanBody:
             clean["vllm_xargs"] = msgspec.Raw(join(kept))
             removed.append("vllm_xargs")
     return CleanBody(clean, tuple(removed))
+
+
+def without_session(fields: Fields) -> Fields:
+    """The body without its `session_id`, which the gateway has read and passes on as a header of its own making.
+
+    vLLM prefers the body's over the header's (`generate/base/serving.py`, `_get_session_id`), so one tenant could
+    otherwise put its blocks under another's name.
+    """
+    if string_of(fields, "session_id") is None:
+        return fields
+    return {name: value for name, value in fields.items() if name != "session_id"}
 
 
 def prefill_body(api: Api, fields: Fields, keep: Collection[str] = ()) -> bytes:

@@ -130,6 +130,7 @@ async def test_an_explicit_id_in_the_body_counts_as_well(name: str) -> None:
         for text in ("one thing " + LONG, "another thing " + LONG):
             await w.chat([user(text)], **{name: "my-chat"})
         assert [r.turn for r in w.watcher.records] == [1, 2]
+        assert all("session_id" not in request.body for pod in [*w.prefill, *w.decode] for request in pod.requests)
 
 
 async def test_pods_get_the_request_id_on_both_legs_and_a_session_that_is_not_the_clients() -> None:
