@@ -1,0 +1,39 @@
+"""Counters of one engine, as `/metrics` reports them.
+
+Rule of this room: monotonic counts only; gauges are read off the engine itself.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from loadtest.engine.request import Finish, PrefillStats
+
+
+@dataclass(slots=True)
+class EngineStats:
+    prompt_tokens: int = 0
+    prompt_tokens_local: int = 0
+    """Of these, found in this pod's prefix cache."""
+    prompt_tokens_remote: int = 0
+    """Of these, read from another pod."""
+    generation_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    external_queries: int = 0
+    external_hits: int = 0
+    preemptions: int = 0
+    finished: Counter[Finish] = field(default_factory=Counter)
+
+    def count_finish(self, finish: Finish) -> None:
+        self.finished[finish] += 1
+
+    def count_prompt(self, prefill: PrefillStats) -> None:
+        self.prompt_tokens += prefill.prompt_tokens
+        self.prompt_tokens_local += prefill.cached_local
+        self.prompt_tokens_remote += prefill.cached_remote
+
+    def count_lookup(self, prompt_tokens: int, local_hits: int, remote_hits: int) -> None:
+        self.prefix_queries += prompt_tokens
+        self.prefix_hits += local_hits
+        self.external_queries += prompt_tokens - local_hits
+        self.external_hits += remote_hits
