@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 
 from gateway.core.chains import Chain
+from gateway.core.outputs import add_recent
 
 MAX_TRACES = 64
 """Earlier turns of one conversation that can still be branched from."""
@@ -48,6 +49,8 @@ class Conversation(msgspec.Struct, eq=False):
     epoch: the decode pod's epoch then.
     resident_tokens: tokens of it that were in the decode pod's cache after the last turn.
     pending: its requests in flight.
+    last_route: how its last turn went, "pd" or "local".
+    recent_outputs: tokens of its last answers.
     """
 
     key: bytes
@@ -58,6 +61,8 @@ class Conversation(msgspec.Struct, eq=False):
     epoch: int = 0
     resident_tokens: int = 0
     pending: int = 0
+    last_route: str | None = None
+    recent_outputs: tuple[int, ...] = ()
     traces: list[Trace] = msgspec.field(default_factory=list)
 
 
@@ -86,6 +91,7 @@ class TurnResult:
     prefill: str | None
     decode: str
     epoch: int
+    route: str
     prompt_tokens: int
     output_tokens: int
     reply_head: bytes | None
@@ -153,6 +159,9 @@ class ConversationStore:
         conversation.prefill = result.prefill or conversation.prefill
         conversation.decode, conversation.epoch = result.decode, result.epoch
         conversation.resident_tokens = total
+        conversation.last_route = result.route
+        if result.output_tokens:
+            conversation.recent_outputs = add_recent(conversation.recent_outputs, result.output_tokens)
         if chain is None or self._by_key.get(conversation.key) is not conversation:
             return
         for trace in [t for t in conversation.traces if t.prompt_hash == chain.whole]:
@@ -221,6 +230,8 @@ class ConversationStore:
             decode=parent.decode,
             epoch=parent.epoch,
             resident_tokens=min(shared_tokens, parent.resident_tokens),
+            last_route=parent.last_route,
+            recent_outputs=parent.recent_outputs,
         )
         return Recognition(self._add(copy), Kind.BRANCH, turn)
 

@@ -11,6 +11,7 @@ from gateway.core.conversations import Conversation, Kind, Recognition
 from gateway.core.placement import least_loaded
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Policy, Route, TurnView
+from gateway.core.weights import BALANCED, Weights
 
 MIN_BRANCH_SHARE = 0.5
 """A branch that shares less of its prompt than this with its parent is placed like a new conversation."""
@@ -18,10 +19,19 @@ MIN_BRANCH_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the decision needs of a request: its estimated prompt tokens, and why it cannot be handed over, if so."""
+    """What the decision needs of a request.
+
+    prompt_tokens, output_tokens: estimates. whole: why it cannot be handed over, if so.
+    rate: turns per second at the gateway, now.
+    decode_max_in_flight: a decode pod with so many requests takes no append-prefill; 0 is no limit.
+    """
 
     prompt_tokens: int
     whole: str | None = None
+    output_tokens: int = 1
+    rate: float = 0.0
+    weights: Weights = BALANCED
+    decode_max_in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +55,27 @@ def decide(request: Request, recognition: Recognition, fleet: Fleet, policy: Pol
     resident = _resident_tokens(conversation, home)
     if home is None or recognition.turn < 2 or not _worth_keeping(request, recognition.kind, resident):
         return _fresh(conversation, fleet, home, _why_fresh(recognition, home))
-    choice = policy.choose(TurnView(recognition.turn, request.prompt_tokens, resident))
-    if choice.route is Route.LOCAL:
-        return Plan(Route.LOCAL, None, home, choice.reason)
-    return _through_prefill(conversation, fleet, home, choice.reason)
+    choice = policy.choose(_view(request, recognition, resident, fleet))
+    if choice.route is not Route.LOCAL:
+        return _through_prefill(conversation, fleet, home, choice.reason)
+    if 0 < request.decode_max_in_flight <= home.in_flight:
+        reason = f"{choice.reason}; but {home.url} has {home.in_flight} requests in flight"
+        return _through_prefill(conversation, fleet, home, reason)
+    return Plan(Route.LOCAL, None, home, choice.reason)
+
+
+def _view(request: Request, recognition: Recognition, resident_tokens: int, fleet: Fleet) -> TurnView:
+    last = recognition.conversation.last_route
+    return TurnView(
+        turn=recognition.turn,
+        prompt_tokens=request.prompt_tokens,
+        resident_tokens=resident_tokens,
+        output_tokens=request.output_tokens,
+        rate=request.rate,
+        assignment=fleet.assignment,
+        last_route=None if last is None else Route(last),
+        weights=request.weights,
+    )
 
 
 def _home(conversation: Conversation, fleet: Fleet) -> Pod | None:

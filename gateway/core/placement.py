@@ -20,4 +20,13 @@ def rendezvous(key: bytes, url: str) -> int:
 
 def least_loaded(pods: Iterable[Pod], key: bytes) -> Pod | None:
     """The pod with the fewest tokens in flight, or None when there is none."""
-    return min(pods, key=lambda pod: (pod.load_tokens, -rendezvous(key, pod.url)), default=None)
+    best: list[Pod] = []
+    least = 0
+    for pod in pods:
+        if not best or pod.load_tokens < least:
+            best, least = [pod], pod.load_tokens
+        elif pod.load_tokens == least:
+            best.append(pod)
+    if len(best) < 2:
+        return best[0] if best else None
+    return max(best, key=lambda pod: rendezvous(key, pod.url))

@@ -48,10 +48,13 @@ class Pod(msgspec.Struct, eq=False):
 
 
 class Fleet:
-    """All pods, by role and by URL."""
+    """All pods, by role and by URL. Change a pod's `up` through `set_up`, so that the lists below stay right."""
 
     def __init__(self, pods: Iterable[Pod]) -> None:
         self._by_url = {pod.url: pod for pod in pods}
+        self._up: dict[Role, list[Pod]] = {}
+        self._assignment = ""
+        self._sort()
 
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._by_url.values())
@@ -60,10 +63,25 @@ class Fleet:
         """The pod of that URL, whatever its state."""
         return None if url is None else self._by_url.get(url)
 
+    def set_up(self, pod: Pod, up: bool) -> None:
+        """A pod went up or down."""
+        pod.up = up
+        self._sort()
+
     def up(self, role: Role) -> list[Pod]:
-        """The pods of a role that may get traffic now."""
-        return [pod for pod in self._by_url.values() if pod.up and pod.role is role]
+        """The pods of a role that may get traffic now. Do not change the list."""
+        return self._up[role]
+
+    @property
+    def assignment(self) -> str:
+        """The node assignment π of the pods that are up, as `1P_3D`."""
+        return self._assignment
 
     def of(self, role: Role) -> list[Pod]:
         """The pods of a role, whatever their state."""
         return [pod for pod in self._by_url.values() if pod.role is role]
+
+    def _sort(self) -> None:
+        pods = self._by_url.values()
+        self._up = {role: [pod for pod in pods if pod.up and pod.role is role] for role in Role}
+        self._assignment = f"{len(self._up[Role.PREFILL])}P_{len(self._up[Role.DECODE])}D"

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.core.weights import BALANCED, Weights
+from lut.table import Score, TableSet, score
+
 
 class Route(enum.StrEnum):
     """How a request is carried out."""
@@ -23,16 +26,30 @@ class Route(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """What a policy may know of a turn.
+    """What a policy may know of a turn. Tokens of the future are estimates.
 
     turn: 2 or more.
-    prompt_tokens: of the whole prompt, estimated.
+    prompt_tokens: of the whole prompt.
     resident_tokens: of it, expected in the cache of the conversation's decode pod.
+    output_tokens: that the answer will have.
+    rate: turns per second at the gateway, now.
+    assignment: the pods that are up, as `1P_3D`.
+    last_route: of the conversation's last turn, None before the first.
     """
 
     turn: int
     prompt_tokens: int
     resident_tokens: int
+    output_tokens: int = 1
+    rate: float = 0.0
+    assignment: str = ""
+    last_route: Route | None = None
+    weights: Weights = BALANCED
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that are not resident and must be prefilled somewhere."""
+        return max(1, self.prompt_tokens - self.resident_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +89,75 @@ class AlwaysLocal:
         )
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {"pd": AlwaysPrefill, "local": AlwaysLocal}
-"""Policies that can be chosen today, by the name the operator gives."""
+@dataclass
+class Threshold:
+    """The fixed rule of other routers: local when at most `max_new_tokens` are not resident."""
 
-PLANNED = {"ppd": "needs a lookup table, and this version has none yet; use pd or local"}
-"""Names that are promised, with the reason why they are refused."""
+    max_new_tokens: int
+    name: str = "threshold"
+
+    def choose(self, view: TurnView) -> Choice:
+        route = Route.LOCAL if view.new_tokens <= self.max_new_tokens else Route.PD
+        return Choice(route, f"{route}: {view.new_tokens} new tokens, the threshold is {self.max_new_tokens}")
+
+
+@dataclass
+class MeasuredTable:
+    """PPD: the table measured on this cluster and the operator's weights decide (paper, section 2).
+
+    tables: the set in use; may be replaced by another at any time.
+    interpolate: blend the cells around the point instead of taking the nearest (the paper's rule).
+    """
+
+    tables: TableSet
+    interpolate: bool = False
+    name: str = "ppd"
+
+    def choose(self, view: TurnView) -> Choice:
+        table, assignment, exact = self.tables.nearest_assignment(view.assignment)
+        lookup = table.interpolated if self.interpolate else table.nearest
+        cell = lookup(view.resident_tokens, view.new_tokens, view.output_tokens, view.rate)
+        found = score(cell, view.weights.w_ttft, view.weights.w_tpot)
+        route = Route(found.route) if found.route is not None else _settle(found, view.last_route)
+        place = f"π={assignment}" if exact else f"π={assignment} (nearest to {view.assignment})"
+        return Choice(
+            route,
+            f"{route}: S={found.s:+.2f} (ttft {-100 * found.dttft:+.0f} %, tpot {100 * found.dtpot:+.0f} %)"
+            f"{_remark(found)} cell ctx={cell.context_tokens:g} in={cell.new_tokens:g} out={cell.output_tokens:g}"
+            f" q={cell.rate:g} {place}",
+        )
+
+
+def _settle(found: Score, last_route: Route | None) -> Route:
+    """A tie keeps the conversation's last route; noise must not move it back and forth."""
+    return last_route if last_route is not None and last_route in found.tied else Route(found.leader)
+
+
+def _remark(found: Score) -> str:
+    if found.degraded is not None:
+        return f" degraded: {found.degraded}"
+    return f" tie within ±{found.noise:.2f}" if found.tie else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """What the operator said that a policy may need."""
+
+    threshold_tokens: int = 512
+    tables: TableSet | None = None
+    interpolate: bool = False
+
+
+def _measured(options: PolicyOptions) -> Policy:
+    if options.tables is None:
+        raise ValueError("policy ppd needs a table set")
+    return MeasuredTable(options.tables, options.interpolate)
+
+
+POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
+    "pd": lambda _: AlwaysPrefill(),
+    "local": lambda _: AlwaysLocal(),
+    "threshold": lambda options: Threshold(options.threshold_tokens),
+    "ppd": _measured,
+}
+"""All policies, by the name the operator gives."""

@@ -24,9 +24,11 @@ class Weights:
             raise ValueError("the weights must not both be 0")
 
 
+BALANCED = Weights()
+
 PRESETS = {
     "interactive": Weights(2.0, 1.0),
-    "balanced": Weights(1.0, 1.0),
+    "balanced": BALANCED,
     "throughput": Weights(1.0, 4.0),
 }
 """Names for people who do not want to think in numbers."""

@@ -7,28 +7,26 @@ the legs, because P's lease runs (30 s, renewed by D only once the request is in
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from dataclasses import dataclass
 
-from gateway.core.chains import Chain, MessageChain, TextChain, root_of
-from gateway.core.conversations import Recognition, TurnResult
-from gateway.core.decide import Plan, Request, decide
+from gateway.core.conversations import TurnResult
+from gateway.core.decide import Plan, decide
 from gateway.core.fallback import Attempts, Leg
 from gateway.core.pods import Pod
+from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Headers, Incoming, Outgoing
+from gateway.net.intake import Intake, take_in
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome, RequestRecord
 from gateway.net.relay import OpenStream, blames_the_pod, open_stream, relay_stream
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
 from gateway.wire.answers import PrefillAnswer, WholeAnswer, read_prefill, rewrite_answer
-from gateway.wire.contract import whole_reason
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.errors import NoPodError, PodFailedError, PodTimeoutError
-from gateway.wire.fields import Fields, integer_of, parse, string_of
-from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply
+from gateway.wire.fields import Fields, integer_of
 from gateway.wire.sse import StreamTap
 from gateway.wire.usage import Usage
 
@@ -94,54 +92,37 @@ class Generation:
 
     async def run(self) -> None:
         """Answer the client, learn from it. Raises ClientVisibleError, ClientGoneError."""
-        parts, record = self._parts, self._record
-        fields = parse(await self._incoming.body(parts.settings.max_body_bytes))
-        clean = legs.without_handover(fields)
-        if clean.removed:
-            parts.observer.fault("client_handover", None, record.request_id, f"dropped {', '.join(clean.removed)}")
-        self._fields = clean.fields
-        record.stream = legs.wants_stream(self._fields)
-        model = string_of(self._fields, "model") or ""
-        prompt_bytes = len(bytes(self._fields.get(self._endpoint.prompt_field, b"")))
-        self._prompt_tokens = parts.bytes_per_token.tokens(model, prompt_bytes)
-
-        chain, recognition = self._recognise(model)
-        conversation = recognition.conversation
-        self._session_id = conversation.key.hex()
-        self._fields = legs.without_session(self._fields)
-        record.conversation, record.turn, record.kind = self._session_id, recognition.turn, recognition.kind
-        request = Request(self._prompt_tokens, whole_reason(self._endpoint.api, self._fields))
+        parts = self._parts
+        intake = await take_in(parts, self._endpoint, self._incoming, self._record)
+        self._fields, self._session_id = intake.fields, intake.session_id
+        self._prompt_tokens = intake.request.prompt_tokens
+        conversation = intake.recognition.conversation
         parts.store.begin(conversation)
         finished = False
         try:
-            plan = decide(request, recognition, parts.fleet, parts.policy)
+            plan = decide(intake.request, intake.recognition, parts.fleet, parts.policy)
             if plan is None:
                 raise _no_pod()
             parts.store.bind(conversation, plan.prefill.url if plan.prefill else None, plan.answering.url)
-            plan, learned = await self._until_answered(plan, recognition, request.whole is None)
+            plan, learned = await self._until_answered(plan, intake)
             if learned is not None:
-                parts.store.finish(recognition, chain, self._result(plan, learned))
+                parts.store.finish(intake.recognition, intake.chain, self._result(plan, learned))
                 finished = True
-                if learned.usage is not None:
-                    parts.bytes_per_token.learn(model, prompt_bytes, learned.usage.prompt_tokens)
+                self._learn(intake, learned.usage)
         finally:
             if not finished:
                 parts.store.fail(conversation)
 
-    def _recognise(self, model: str) -> tuple[Chain | None, Recognition]:
-        incoming = self._incoming
-        root = root_of(incoming.headers.get("Authorization", ""), model, string_of(self._fields, "cache_salt") or "")
-        explicit = next((value for name in names.CONVERSATION_HEADERS if (value := incoming.headers.get(name))), None)
-        explicit = (
-            explicit or string_of(self._fields, "conversation_id") or string_of(self._fields, "session_id") or None
-        )
-        chain = _chain(root, self._endpoint.read_prompt(self._fields))
-        return chain, self._parts.store.recognise(root, explicit, chain, secrets.token_bytes(16), time.monotonic())
+    def _learn(self, intake: Intake, usage: Usage | None) -> None:
+        if usage is None:
+            return
+        self._parts.bytes_per_token.learn(intake.model, intake.prompt_bytes, usage.prompt_tokens)
+        if usage.output_tokens:
+            self._parts.outputs.learn(intake.tenant, usage.output_tokens)
 
-    async def _until_answered(
-        self, plan: Plan, recognition: Recognition, handover_allowed: bool
-    ) -> tuple[Plan, Learned | None]:
-        attempts = Attempts(recognition.conversation.key, self._parts.fleet, handover_allowed)
+    async def _until_answered(self, plan: Plan, intake: Intake) -> tuple[Plan, Learned | None]:
+        key, handover_allowed = intake.recognition.conversation.key, intake.request.whole is None
+        attempts = Attempts(key, self._parts.fleet, handover_allowed)
         while True:
             self._note_plan(plan, attempts.count)
             try:
@@ -310,7 +291,7 @@ class Generation:
             end = await relay_stream(
                 stream,
                 self._outgoing,
-                names.to_client(stream.answer.headers, record.request_id),
+                self._client_headers(stream.answer.headers),
                 self._parts.settings.timeouts.token_gap_s,
             )
         finally:
@@ -346,8 +327,17 @@ class Generation:
 
     async def _send(self, answer: Finished) -> None:
         self._record.status = answer.status
-        headers = names.to_client(answer.headers, self._record.request_id)
-        await self._outgoing.send(answer.status, headers, answer.body)
+        await self._outgoing.send(answer.status, self._client_headers(answer.headers), answer.body)
+
+    def _client_headers(self, headers: Headers) -> Headers:
+        record = self._record
+        ours = names.to_client(headers, record.request_id)
+        if self._parts.settings.expose_decisions and record.route is not None:
+            ours += [
+                (names.ROUTE, record.route),
+                (names.REASON, _ascii(record.reason or "")),
+            ]
+        return ours
 
     def _note_plan(self, plan: Plan, attempt: int) -> None:
         record = self._record
@@ -361,6 +351,7 @@ class Generation:
             prefill=plan.prefill.url if plan.prefill else None,
             decode=plan.answering.url,
             epoch=plan.answering.epoch,
+            route=plan.route if plan.route is Route.LOCAL else Route.PD,
             prompt_tokens=usage.prompt_tokens if usage else self._prompt_tokens,
             output_tokens=usage.output_tokens if usage else 0,
             reply_head=learned.reply_head,
@@ -376,12 +367,9 @@ def _judge(finished: Finished) -> Finished:
     raise LegFault(Leg.ANSWER, PodFault("status", str(finished.status)), finished)
 
 
-def _chain(root: bytes, prompt: Prompt) -> Chain | None:
-    if isinstance(prompt, MessagesPrompt):
-        return MessageChain(root, prompt.digests, prompt.reply_heads) if prompt.digests else None
-    if isinstance(prompt, TextPrompt):
-        return TextChain(root, prompt.data, begins_with_reply if prompt.is_text else None)
-    return None
+def _ascii(reason: str) -> str:
+    """A reason as a header value."""
+    return reason.replace("π", "pi").encode("ascii", "replace").decode()
 
 
 def _no_pod() -> NoPodError:

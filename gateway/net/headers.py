@@ -27,6 +27,9 @@ HOP_BY_HOP = frozenset(
 )
 REQUEST_ID = "X-Request-Id"
 SESSION_ID = "X-Session-ID"
+WEIGHTS = "X-PPD-Weights"
+ROUTE = "X-PPD-Route"
+REASON = "X-PPD-Reason"
 CONVERSATION_HEADERS = (SESSION_ID, "X-Conversation-ID")
 
 _NOT_TO_PODS = HOP_BY_HOP | {
@@ -37,6 +40,7 @@ _NOT_TO_PODS = HOP_BY_HOP | {
     "x-request-id",
     "x-session-id",
     "x-data-parallel-rank",
+    "x-ppd-weights",
 }
 _NOT_TO_CLIENTS = HOP_BY_HOP | {"content-length", "x-request-id"}
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")

@@ -89,13 +89,13 @@ class Health:
         except (PodFault, msgspec.DecodeError):
             self.models.pop(pod.url, None)
         if not pod.up:
-            pod.up = True
+            self._parts.fleet.set_up(pod, True)
             self._parts.observer.pod_changed(pod.url, pod.role, True, "healthy")
 
     def _went_down(self, pod: Pod, fault: PodFault) -> None:
         self.models.pop(pod.url, None)
         if pod.up:
-            pod.up = False
+            self._parts.fleet.set_up(pod, False)
             self._parts.observer.pod_changed(pod.url, pod.role, False, str(fault))
 
     async def _get(self, pod: Pod, path: str) -> tuple[int, bytes]:

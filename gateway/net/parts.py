@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +12,10 @@ import msgspec
 
 from gateway.core.conversations import ConversationStore
 from gateway.core.estimates import BytesPerToken
+from gateway.core.outputs import OutputLengths
 from gateway.core.pods import Fleet, Pod
 from gateway.core.policies import Policy
+from gateway.core.rates import RequestRate
 from gateway.net.records import Observer
 from gateway.net.settings import GatewaySettings
 from gateway.net.upstream import PodClient, PodFault
@@ -33,6 +36,8 @@ class Parts:
     observer: Observer
     settings: GatewaySettings
     bytes_per_token: BytesPerToken = field(default_factory=BytesPerToken)
+    outputs: OutputLengths = field(default_factory=OutputLengths)
+    rate: RequestRate = field(default_factory=lambda: RequestRate(time.monotonic()))
     fingerprints: dict[str, msgspec.Raw] = field(default_factory=dict)
     suspects: set[str] = field(default_factory=set)
     suspicion: asyncio.Event = field(default_factory=asyncio.Event)
@@ -49,7 +54,7 @@ class Parts:
         """A pod's process is gone, and its KV with it."""
         self.fingerprints.pop(pod.url, None)
         if pod.up:
-            pod.up = False
+            self.fleet.set_up(pod, False)
             pod.epoch += 1
             self.observer.pod_changed(pod.url, pod.role, False, detail)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from gateway.core.weights import BALANCED, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,26 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightSettings:
+    """Whose weights count.
+
+    default: everyone's. tenants: by the hex SHA-256 of a tenant's API key. allow_request: whether a client may say
+    `X-PPD-Weights` itself.
+    """
+
+    default: Weights = BALANCED
+    tenants: Mapping[str, Weights] = field(default_factory=dict)
+    allow_request: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GatewaySettings:
     """Everything net needs besides the pods and the policy."""
 
     max_body_bytes: int = 32 * 1024 * 1024
     prefill_keep_fields: tuple[str, ...] = ()
+    decode_max_in_flight: int = 0
+    expose_decisions: bool = False
+    weights: WeightSettings = field(default_factory=WeightSettings)
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)

@@ -18,6 +18,7 @@ from gateway.ops.config import ConfigError, load
 from gateway.ops.serve import serve
 from gateway.ops.settings import SETTINGS
 from gateway.version import VERSION
+from lut.table import TableError
 
 EXIT_USAGE = 2
 EXIT_ADDRESS = 1
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
-    except ConfigError as error:
+    except (ConfigError, TableError) as error:
         print(f"ppd-gateway: {error}", file=sys.stderr)
         return EXIT_USAGE
     return status

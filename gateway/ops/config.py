@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lut
 from gateway.core.pods import Role
-from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts
+from gateway.core.weights import Weights, parse_weights
+from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts, WeightSettings
 from gateway.ops.settings import BY_KEY, SETTINGS
 
 _SERVICE_LINK = re.compile(r"PPD_.*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT(_\d+_(TCP|UDP).*)?)")
 """Variables that Kubernetes makes up for a Service whose name begins with "ppd-"; they are not ours."""
+
+SIMULATED_TABLE = Path(lut.__file__).parent / "simulated-h100-llama3.1-8b"
+"""The table set that comes with the gateway, measured on simulated pods."""
 
 
 class ConfigError(Exception):
@@ -32,6 +37,9 @@ class Config:
 
     pods: tuple[tuple[Role, str], ...]
     policy: str
+    table: Path
+    interpolate: bool
+    threshold_tokens: int
     host: str
     port: int
     log_level: str
@@ -63,6 +71,9 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     return Config(
         pods=_pods(values, sources, fallback),
         policy=values["policy"],
+        table=SIMULATED_TABLE if values["table"] is None else Path(values["table"]),
+        interpolate=values["table_lookup"] == "interpolated",
+        threshold_tokens=values["threshold_tokens"],
         host=values["host"],
         port=values["port"],
         log_level=values["log_level"],
@@ -72,6 +83,13 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         net=GatewaySettings(
             max_body_bytes=values["max_body_bytes"],
             prefill_keep_fields=values["prefill_keep_fields"],
+            decode_max_in_flight=values["decode_max_in_flight"],
+            expose_decisions=values["expose_decisions"],
+            weights=WeightSettings(
+                default=_weights(values, sources, fallback),
+                tenants={key: parse_weights(wanted) for key, wanted in values["tenant_weights"]},
+                allow_request=values["allow_request_weights"],
+            ),
             timeouts=Timeouts(**_table(values, "timeouts")),
             health=HealthSettings(**_table(values, "health")),
         ),
@@ -147,6 +165,17 @@ def _pods(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) 
     if not values["decode"]:
         raise ConfigError(f"{sources.get('decode', fallback)}: decode: at least one decode pod is needed")
     return tuple(pods)
+
+
+def _weights(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> Weights:
+    chosen = parse_weights(values["weights"])
+    w_ttft = chosen.w_ttft if values["w_ttft"] is None else values["w_ttft"]
+    w_tpot = chosen.w_tpot if values["w_tpot"] is None else values["w_tpot"]
+    try:
+        return Weights(w_ttft, w_tpot)
+    except ValueError as error:
+        key = "w_ttft" if "w_ttft" in sources else "w_tpot"
+        raise ConfigError(f"{sources.get(key, fallback)}: {key}: {error}") from None
 
 
 def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:

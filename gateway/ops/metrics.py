@@ -6,6 +6,8 @@ request ids.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics import MetricWrapperBase
@@ -13,6 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from gateway.net.exchange import Page
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
+from lut.table import TableSet
 
 _SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5, 10, 20, 40, 80, 160, 320)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 1, 2.5)
@@ -63,6 +66,18 @@ class Metrics:
         self._pod_load = Gauge(
             "ppd_pod_load_tokens", "Tokens in flight at the pod.", ["pod", "role"], registry=registry
         )
+        self._decisions = Counter(
+            "ppd_decisions", "Requests of turn 2 and later by the route the policy chose.", ["route"], registry=registry
+        )
+        self._table_time = Gauge(
+            "ppd_table_created_timestamp_seconds", "When the table set in use was made.", registry=registry
+        )
+        self._table_simulated = Gauge(
+            "ppd_table_simulated", "1 when the table set in use was measured on simulated pods.", registry=registry
+        )
+        self._table_changes = Counter(
+            "ppd_table_changes", "Table sets taken into use or refused.", ["result"], registry=registry
+        )
         self._conversations = Gauge("ppd_conversations", "Conversations remembered.", registry=registry)
 
     def described(self) -> list[tuple[str, str, tuple[str, ...], str]]:
@@ -74,6 +89,12 @@ class Metrics:
             rows.append((name, described.type, tuple(metric._labelnames), described.documentation))
         return rows
 
+    def table_changed(self, tables: TableSet, taken: bool) -> None:
+        """A table set was taken into use, or a new one refused while `tables` stays."""
+        self._table_changes.labels("taken" if taken else "refused").inc()
+        self._table_time.set(datetime.fromisoformat(tables.manifest.created).timestamp())
+        self._table_simulated.set(tables.manifest.simulated)
+
     def started(self, record: RequestRecord) -> None:
         self._in_flight.inc()
 
@@ -81,6 +102,8 @@ class Metrics:
         self._in_flight.dec()
         route, turn = record.route or "none", _turn(record)
         self._requests.labels(record.path, route, turn, record.outcome, str(record.status)).inc()
+        if turn == "2+" and record.route is not None:
+            self._decisions.labels(route).inc()
         if record.ttft_s is not None:
             self._ttft.labels(route, turn, str(int(record.stream))).observe(record.ttft_s)
         if record.tpot_s is not None:

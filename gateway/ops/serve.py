@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
-from gateway.core.policies import POLICIES
+from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
 from gateway.net.gateway import Gateway
 from gateway.net.parts import Parts
 from gateway.net.records import Observer, RequestRecord
@@ -19,6 +19,7 @@ from gateway.net.upstream import PodClient
 from gateway.ops.config import Config
 from gateway.ops.logs import MAIN, LogObserver
 from gateway.ops.metrics import Metrics
+from gateway.ops.tables import TableKeeper, open_checked
 from gateway.version import VERSION
 
 
@@ -53,17 +54,24 @@ class Running:
     server: HttpServer
     url: str
     metrics: Metrics
+    keeper: TableKeeper | None
 
 
 @asynccontextmanager
 async def running(config: Config, *observers: Observer) -> AsyncIterator[Running]:
-    """Listen, watch the pods, and close everything in the end. Raises OSError when the address is taken."""
+    """Listen, watch the pods, and close everything in the end. Raises OSError, and TableError for a bad table."""
     metrics = Metrics()
+    tables = open_checked(config.table) if config.policy == "ppd" else None
+    policy = POLICIES[config.policy](PolicyOptions(config.threshold_tokens, tables, config.interpolate))
+    keeper = None
+    if isinstance(policy, MeasuredTable):
+        keeper = TableKeeper(policy, config.table, metrics.table_changed)
+        metrics.table_changed(policy.tables, True)
     async with PodClient(config.net.timeouts.connect_s) as client:
         parts = Parts(
             fleet=Fleet(Pod(url, role) for role, url in config.pods),
             store=ConversationStore(config.max_conversations, config.conversation_ttl_s),
-            policy=POLICIES[config.policy](),
+            policy=policy,
             client=client,
             observer=Observers(metrics, LogObserver(), *observers),
             settings=config.net,
@@ -73,9 +81,13 @@ async def running(config: Config, *observers: Observer) -> AsyncIterator[Running
         try:
             port = await server.start(config.host, config.port)
             gateway.health.start()
+            if keeper is not None:
+                keeper.start()
             host = f"[{config.host}]" if ":" in config.host else config.host
-            yield Running(gateway, server, f"http://{host}:{port}", metrics)
+            yield Running(gateway, server, f"http://{host}:{port}", metrics, keeper)
         finally:
+            if keeper is not None:
+                await keeper.stop()
             await gateway.health.stop()
             await server.stop()
             await parts.finish_background()
@@ -92,6 +104,9 @@ async def serve(config: Config) -> None:
         MAIN.info("ppd-gateway %s on %s, policy %s, pods: %s", VERSION, gateway.url, config.policy, counts)
         for warning in config.warnings:
             MAIN.warning("%s", warning)
+        if gateway.keeper is not None:
+            gateway.keeper.introduce()
+            loop.add_signal_handler(signal.SIGHUP, gateway.keeper.reload)
         await stop.wait()
         MAIN.info("stopping: %d requests in flight, up to %g s", gateway.gateway.in_flight, config.shutdown_grace_s)
         await gateway.server.stop_accepting()

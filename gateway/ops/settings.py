@@ -6,12 +6,14 @@ its environment variable (`PPD_TIMEOUTS_CONNECT_S`), its check and its help. Not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.core.policies import PLANNED, POLICIES
+from gateway.core.policies import POLICIES
+from gateway.core.weights import parse_weights
 
 Check = Callable[[Any], Any]
 """Takes a value as TOML gives it or as text, returns it checked; raises ValueError with the reason."""
@@ -49,10 +51,29 @@ def one_of(*names: str) -> Check:
     return check
 
 
-def policy(value: Any) -> str:
-    if isinstance(value, str) and value in PLANNED:
-        raise ValueError(f"policy {value!r} {PLANNED[value]}")
-    return str(one_of(*POLICIES)(value))
+def boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ValueError("must be true or false")
+
+
+def number(value: Any) -> float:
+    return float(_number(value, float, "a number"))
+
+
+def weights(value: Any) -> str:
+    parse_weights(text(value))
+    return str(value)
+
+
+def tenant_weights(value: Any) -> tuple[str, str]:
+    """`HASH:ttft=2,tpot=1` as (hash, weights)."""
+    key, colon, wanted = text(value).partition(":")
+    if not colon or not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise ValueError("is written HASH:ttft=2,tpot=1 with the SHA-256 of the tenant's API key in lower-case hex")
+    return key, weights(wanted)
 
 
 def url(value: Any) -> str:
@@ -74,10 +95,10 @@ def url(value: Any) -> str:
     return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
 
 
-def several(check: Check) -> Check:
+def several(check: Check, separator: str = ",") -> Check:
     def check_all(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str):
-            value = [item.strip() for item in value.split(",") if item.strip()]
+            value = [item.strip() for item in value.split(separator) if item.strip()]
         if not isinstance(value, list):
             raise ValueError("must be a list")
         return tuple(check(item) for item in value)
@@ -100,7 +121,8 @@ def _number(value: Any, kind: type[int] | type[float], what: str) -> int | float
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row. `repeatable` settings are lists: the flag may come several times, the variable is comma-separated."""
+    """One row. `repeatable` settings are lists: the flag may come several times, the variable is comma-separated
+    (unless its help says otherwise)."""
 
     key: str
     check: Check
@@ -124,7 +146,42 @@ SETTINGS = (
     Setting(
         "replica", several(url), (), "a pod that serves conversations whole; may be given several times", "URL", True
     ),
-    Setting("policy", policy, "pd", "how turn 2 and later are routed: pd (through P) or local (straight to D)", "NAME"),
+    Setting(
+        "policy",
+        one_of(*POLICIES),
+        "pd",
+        "how turn 2 and later are routed: ppd (by the table), pd (through P), local (straight to D), threshold",
+        "NAME",
+    ),
+    Setting("table", text, None, "table set for policy ppd (default: the simulated one that comes along)", "DIR"),
+    Setting(
+        "table_lookup",
+        one_of("nearest", "interpolated"),
+        "nearest",
+        "how the table is read: nearest, interpolated",
+        "HOW",
+    ),
+    Setting("weights", weights, "balanced", "interactive, balanced, throughput, or ttft=2,tpot=1", "WEIGHTS"),
+    Setting("w_ttft", number, None, "weight of the first token's time, in place of that in weights", "W"),
+    Setting("w_tpot", number, None, "weight of the time per token, in place of that in weights", "W"),
+    Setting("allow_request_weights", boolean, False, "let clients say X-PPD-Weights: ttft=2,tpot=1", "BOOL"),
+    Setting(
+        "tenant_weights",
+        several(tenant_weights, ";"),
+        (),
+        "HASH:WEIGHTS for the tenant whose API key has that SHA-256; repeatable (variable: ;-separated)",
+        "SPEC",
+        True,
+    ),
+    Setting("threshold_tokens", integer(0, 1 << 40), 512, "policy threshold: local up to so many new tokens", "N"),
+    Setting(
+        "decode_max_in_flight",
+        integer(0, 1 << 40),
+        0,
+        "a decode pod with so many requests takes no append-prefill; 0 is no limit",
+        "N",
+    ),
+    Setting("expose_decisions", boolean, False, "tell clients in X-PPD-Route and X-PPD-Reason", "BOOL"),
     Setting("host", text, "127.0.0.1", "address to listen on", "HOST"),
     Setting("port", integer(0, 65535), 8000, "port to listen on; 0 lets the kernel choose", "PORT"),
     Setting("max_body_bytes", integer(1, 1 << 40), 32 << 20, "largest request body", "BYTES"),

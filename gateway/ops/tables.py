@@ -1,0 +1,91 @@
+"""The table set in use: open it, check it, exchange it while the gateway runs.
+
+Rule of this room: a set that is not wholly good is never used; what was in use stays. Reading happens off the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.core.policies import MeasuredTable
+from gateway.ops.logs import MAIN
+from lut.table import TableError, TableSet
+
+WATCH_S = 2.0
+
+
+def open_checked(directory: Path) -> TableSet:
+    """Open a set and check every byte of it. Raises TableError."""
+    tables = TableSet.open(directory)
+    tables.verify()
+    return tables
+
+
+class TableKeeper:
+    """Keeps a policy's tables fresh: looks at the directory every WATCH_S seconds, and when it is told to."""
+
+    def __init__(self, policy: MeasuredTable, directory: Path, on_change: Callable[[TableSet, bool], None]) -> None:
+        self._policy = policy
+        self._directory = directory
+        self._on_change = on_change
+        self._seen = _stamp(directory)
+        self._now = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._task = asyncio.ensure_future(self._watch())
+
+    def introduce(self) -> None:
+        """Say at start-up which table decides."""
+        tables = self._policy.tables
+        MAIN.info("table set in use: %s", tables.describe())
+        if tables.manifest.simulated:
+            MAIN.warning("the table set was measured on SIMULATED pods; measure your own with `ppd-gateway profile`")
+
+    def reload(self) -> None:
+        """Look now, whether the directory seems changed or not (SIGHUP)."""
+        self._seen = None
+        self._now.set()
+
+    async def stop(self) -> None:
+        """End watching."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(WATCH_S):
+                    await self._now.wait()
+            except TimeoutError:
+                pass
+            self._now.clear()
+            stamp = await asyncio.to_thread(_stamp, self._directory)
+            if stamp == self._seen:
+                continue
+            self._seen = stamp
+            await self._exchange()
+
+    async def _exchange(self) -> None:
+        try:
+            tables = await asyncio.to_thread(open_checked, self._directory)
+        except TableError as error:
+            MAIN.error("new table set refused, the old one stays in use: %s", error)
+            self._on_change(self._policy.tables, False)
+            return
+        self._policy.tables = tables
+        MAIN.info("table set exchanged: %s", tables.describe())
+        self._on_change(tables, True)
+
+
+def _stamp(directory: Path) -> tuple[int, int] | None:
+    """What changes when a set is put in place by rename: the manifest's inode and time."""
+    try:
+        status = (directory / "manifest.json").stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
