@@ -13,7 +13,7 @@ from typing import Any
 import uvloop
 
 from gateway.core.pods import Role
-from gateway.ops import logs
+from gateway.ops import explain, logs
 from gateway.ops.config import ConfigError, load
 from gateway.ops.serve import serve
 from gateway.ops.settings import SETTINGS
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     check = config.add_parser("check", help="say whether a file is fit to serve, without starting anything")
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
+    explain.add_command(commands)
     return parser
 
 
