@@ -75,8 +75,7 @@ class Kind(enum.StrEnum):
     BRANCH = "branch"
 
 
-@dataclass(frozen=True, slots=True)
-class Recognition:
+class Recognition(msgspec.Struct, frozen=True):
     """The conversation a request falls on, and the turn it would be."""
 
     conversation: Conversation
@@ -84,8 +83,7 @@ class Recognition:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class TurnResult:
+class TurnResult(msgspec.Struct, frozen=True):
     """What a turn that ended well left behind. Tokens as the pod counted them, 0 when it did not say."""
 
     prefill: str | None
@@ -211,14 +209,18 @@ class ConversationStore:
         return self._branch(trace, trace.turn, trace.prompt_tokens, fresh_key, now_s)
 
     def _extend(self, chain: Chain, length: int, traces: list[Trace], fresh_key: bytes, now_s: float) -> Recognition:
-        for trace in reversed(traces):
-            if trace.reply_head is not None and not chain.reply_follows(length, trace.reply_head):
-                continue
+        fitting = [
+            trace
+            for trace in reversed(traces)
+            if trace.reply_head is None or chain.reply_follows(length, trace.reply_head)
+        ]
+        for trace in fitting:
             conversation = trace.conversation
-            if conversation.traces[-1] is trace:
+            if conversation.traces[-1] is trace and conversation.pending == 0:
                 self._touch(conversation, now_s)
                 return Recognition(conversation, Kind.NEXT, trace.turn + 1)
-            return self._branch(trace, trace.turn + 1, trace.total_tokens, fresh_key, now_s)
+        if fitting:
+            return self._branch(fitting[0], fitting[0].turn + 1, fitting[0].total_tokens, fresh_key, now_s)
         return self._branch(traces[-1], traces[-1].turn + 1, traces[-1].prompt_tokens, fresh_key, now_s)
 
     def _branch(self, trace: Trace, turn: int, shared_tokens: int, fresh_key: bytes, now_s: float) -> Recognition:

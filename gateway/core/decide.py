@@ -5,7 +5,7 @@ Rule of this room: bounded work, no I/O, no exceptions for bad luck; None means 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.core.conversations import Conversation, Kind, Recognition
 from gateway.core.placement import least_loaded
@@ -17,8 +17,7 @@ MIN_BRANCH_SHARE = 0.5
 """A branch that shares less of its prompt than this with its parent is placed like a new conversation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """What the decision needs of a request.
 
     prompt_tokens, output_tokens: estimates. whole: why it cannot be handed over, if so.
@@ -34,8 +33,7 @@ class Request:
     decode_max_in_flight: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What to do. `answering` is the pod whose answer the client gets; `prefill` is there on route PD only."""
 
     route: Route
@@ -54,7 +52,8 @@ def decide(request: Request, recognition: Recognition, fleet: Fleet, policy: Pol
         return _whole(request, conversation, fleet, home)
     resident = _resident_tokens(conversation, home)
     if home is None or recognition.turn < 2 or not _worth_keeping(request, recognition.kind, resident):
-        return _fresh(conversation, fleet, home, _why_fresh(recognition, home))
+        kept = None if recognition.kind is Kind.BRANCH else home
+        return _fresh(conversation, fleet, kept, _why_fresh(recognition, home))
     choice = policy.choose(_view(request, recognition, resident, fleet))
     if choice.route is not Route.LOCAL:
         return _through_prefill(conversation, fleet, home, choice.reason)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from gateway.core.weights import BALANCED, Weights
 from lut.table import Score, TableSet, score
 
@@ -24,8 +26,7 @@ class Route(enum.StrEnum):
     REPLICA = "replica"
 
 
-@dataclass(frozen=True, slots=True)
-class TurnView:
+class TurnView(msgspec.Struct, frozen=True):
     """What a policy may know of a turn. Tokens of the future are estimates.
 
     turn: 2 or more.
@@ -52,8 +53,7 @@ class TurnView:
         return max(1, self.prompt_tokens - self.resident_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A policy's word on one turn: PD or LOCAL, and a reason that a person can read."""
 
     route: Route

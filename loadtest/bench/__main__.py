@@ -1,0 +1,22 @@
+"""`python -m loadtest.bench NAME`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from loadtest.bench import decision
+
+
+def main() -> int:
+    """Run one benchmark; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description="Benchmarks of the gateway.")
+    commands = parser.add_subparsers(required=True, metavar="NAME")
+    decision.add_command(commands)
+    options = parser.parse_args()
+    status: int = options.run(options)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
