@@ -14,6 +14,7 @@ from gateway.ops.logs import MAIN
 from lut.table import TableError, TableSet
 
 WATCH_S = 2.0
+_UNSEEN = object()
 
 
 def open_checked(directory: Path) -> TableSet:
@@ -30,7 +31,7 @@ class TableKeeper:
         self._policy = policy
         self._directory = directory
         self._on_change = on_change
-        self._seen = _stamp(directory)
+        self._seen: object = _stamp(directory)
         self._now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -47,7 +48,7 @@ class TableKeeper:
 
     def reload(self) -> None:
         """Look now, whether the directory seems changed or not (SIGHUP)."""
-        self._seen = None
+        self._seen = _UNSEEN
         self._now.set()
 
     async def stop(self) -> None:

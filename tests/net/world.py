@@ -15,6 +15,7 @@ from gateway.net.gateway import Gateway
 from gateway.net.records import RequestRecord
 from gateway.ops.config import load
 from gateway.ops.serve import running
+from gateway.ops.tables import TableKeeper
 from loadtest.pod.simulated import SimulatedPod
 
 CHAT = "/v1/chat/completions"
@@ -99,6 +100,7 @@ class World:
         self.replica: list[SimulatedPod] = []
         self.url = ""
         self.gateway: Gateway
+        self.keeper: TableKeeper | None = None
         self._stack = stack
         self._pods: dict[str, AsyncExitStack] = {}
 
@@ -188,10 +190,12 @@ async def world(
             "decode": [p.url for p in made.decode],
             "replica": [p.url for p in made.replica],
             "policy": policy,
+            "weights": "balanced",
             "port": 0,
             "health.interval_s": 0.05,
         }
         config = load(None, {}, {**settings, **flags})
         running_gateway = await stack.enter_async_context(running(config, watcher))
         made.gateway, made.url = running_gateway.gateway, running_gateway.url
+        made.keeper = running_gateway.keeper
         yield await made.all_up()

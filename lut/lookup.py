@@ -1,0 +1,136 @@
+"""One node assignment's table and the two ways to ask it.
+
+Rule of this room: this is the request path. A lookup reads a few dozen bytes of the mapped file and makes one `Cell`;
+it never raises for a number, whatever the number. The file is not checked here (`lut.tableset` does that before).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lut.axes import AXIS_NAMES, Axes
+from lut.cell import ARMS, FIELDS, HEALTHY_SUCCESS, UNKNOWN_CI, Arm, Cell, Route
+
+FloatArray = npt.NDArray[np.float32]
+
+ARM_BYTES = 4 * len(FIELDS)
+_ARM = struct.Struct(f"<{len(FIELDS)}f")
+_SUCCESS = FIELDS.index("success")
+_SAMPLES = FIELDS.index("samples")
+_TTFT_CI = FIELDS.index("ttft_ci")
+_TPOT_CI = FIELDS.index("tpot_ci")
+_ORIGIN = FIELDS.index("origin")
+_LOCAL_BYTES = ARMS.index("local") * ARM_BYTES
+_READBACK_BYTES = ARMS.index("readback") * ARM_BYTES
+_new = tuple.__new__
+
+
+def table_shape(axes: Axes, arms: tuple[Route, ...]) -> tuple[int, ...]:
+    """(context, new, output, rate, arms, fields)."""
+    return (*axes.shape, len(arms), len(FIELDS))
+
+
+class Table:
+    """The cells of one node assignment.
+
+    `data` is float32, C order, little endian, shape `table_shape(axes, arms)`; usually a read-only `np.memmap`, whose
+    pages all processes share. `arms` is ("pd", "local") or those and "readback".
+
+    Arguments of a lookup are any numbers: what lies below an axis, is negative or NaN ("not known") is taken as the
+    axis's first value, what lies above as its last.
+    """
+
+    __slots__ = ("_bytes", "_midpoints", "_rows", "_scales", "_steps", "_values", "arms", "assignment", "axes", "data")
+
+    def __init__(self, assignment: str, axes: Axes, arms: tuple[Route, ...], data: FloatArray) -> None:
+        if arms not in (ARMS[:2], ARMS):
+            raise ValueError(f"arms are {arms}, not pd and local (and readback)")
+        shape = table_shape(axes, arms)
+        if data.shape != shape or data.dtype != np.dtype("<f4") or not data.flags.c_contiguous:
+            raise ValueError(f"array is {data.dtype} {data.shape}, not little-endian float32 {shape} in C order")
+        self.assignment = assignment
+        self.axes = axes
+        self.arms = arms
+        self.data = data
+        self._bytes = data.reshape(-1).data.cast("B")
+        self._rows = np.asarray(data).reshape(-1, len(arms) * len(FIELDS))
+        self._scales = axes.scales()
+        self._midpoints = tuple(scale.midpoints for scale in self._scales)
+        self._values = axes.values
+        self._steps = _row_steps(axes.shape)
+
+    def nearest(self, context_tokens: float, new_tokens: float, output_tokens: float, rate: float) -> Cell:
+        """The cell whose axis values are nearest in log coordinates, axis by axis."""
+        c_midpoints, i_midpoints, o_midpoints, q_midpoints = self._midpoints
+        c_values, i_values, o_values, q_values = self._values
+        c_step, i_step, o_step, _ = self._steps
+        c = bisect_left(c_midpoints, context_tokens)
+        i = bisect_left(i_midpoints, new_tokens)
+        o = bisect_left(o_midpoints, output_tokens)
+        q = bisect_left(q_midpoints, rate)
+        arms = len(self.arms)
+        at = (c * c_step + i * i_step + o * o_step + q) * arms * ARM_BYTES
+        data, unpack = self._bytes, _ARM.unpack_from
+        pd = _new(Arm, unpack(data, at))
+        local = _new(Arm, unpack(data, at + _LOCAL_BYTES))
+        readback = _new(Arm, unpack(data, at + _READBACK_BYTES)) if arms > 2 else None
+        return _new(Cell, (pd, local, readback, c_values[c], i_values[i], o_values[o], q_values[q]))
+
+    def interpolated(self, context_tokens: float, new_tokens: float, output_tokens: float, rate: float) -> Cell:
+        """Multilinear in log coordinates over the (up to 16) cells around the point.
+
+        When an arm of any of them is degraded its latencies mean nothing, so `nearest` answers. `samples` is the
+        smallest of the corners, `origin` the worst, a confidence interval unknown when one of them is. The axis values
+        of the cell are the arguments, clamped.
+        """
+        corners, weights = [0], [1.0]
+        query = (context_tokens, new_tokens, output_tokens, rate)
+        for value, scale, step in zip(query, self._scales, self._steps, strict=True):
+            lower, upper, weight = scale.bracket(value)
+            if lower == upper:
+                corners = [corner + lower * step for corner in corners]
+            else:
+                corners = [corner + index * step for index in (lower, upper) for corner in corners]
+                weights = [w * part for part in (1.0 - weight, weight) for w in weights]
+        if len(corners) == 1:
+            return self.nearest(*query)
+        rows = self._rows.take(corners, axis=0)
+        low = np.minimum.reduce(rows).tolist()
+        if any(success < HEALTHY_SUCCESS for success in low[_SUCCESS :: len(FIELDS)]):
+            return self.nearest(*query)
+        mean = (np.array(weights) @ rows).tolist()
+        high = np.maximum.reduce(rows).tolist()
+        arms = [_blend(mean, low, high, at) for at in range(0, len(mean), len(FIELDS))]
+        readback = arms[2] if len(arms) > 2 else None
+        point = [scale.clamp(value) for value, scale in zip(query, self._scales, strict=True)]
+        return Cell(arms[0], arms[1], readback, *point)
+
+    def column(self, arm: Route, field: str) -> FloatArray:
+        """One field of one arm in every cell, a view of shape (context, new, output, rate)."""
+        view: FloatArray = self.data[..., self.arms.index(arm), FIELDS.index(field)]
+        return view
+
+    def __repr__(self) -> str:
+        shape = "×".join(f"{len(values)} {name}" for name, values in zip(AXIS_NAMES, self._values, strict=True))
+        return f"<Table {self.assignment} {shape}>"
+
+
+def _row_steps(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """How many cells further one step along each axis is."""
+    _, new, output, rate = shape
+    return new * output * rate, output * rate, rate, 1
+
+
+def _blend(mean: list[Any], low: list[Any], high: list[Any], at: int) -> Arm:
+    fields: list[float] = mean[at : at + len(FIELDS)]
+    fields[_SAMPLES] = low[at + _SAMPLES]
+    fields[_ORIGIN] = high[at + _ORIGIN]
+    for interval in (_TTFT_CI, _TPOT_CI):
+        if low[at + interval] < 0:
+            fields[interval] = UNKNOWN_CI
+    return Arm(*fields)

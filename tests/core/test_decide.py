@@ -1,0 +1,320 @@
+"""From a recognised request to a plan, one test per branch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.core.conversations import Kind, Recognition
+from gateway.core.decide import MIN_BRANCH_SHARE, Plan, Request, decide
+from gateway.core.placement import rendezvous
+from gateway.core.pods import Fleet
+from gateway.core.policies import AlwaysLocal, AlwaysPrefill, Choice, Policy, Route, TurnView
+from gateway.core.weights import Weights
+from tests.core.support import first_turn, fleet, key, pod, turn
+
+REQUEST = Request(prompt_tokens=1100)
+WHOLE = Request(prompt_tokens=1100, whole="n")
+
+
+@dataclass
+class Asked:
+    """A policy that says what it is told to and keeps what it was asked."""
+
+    route: Route
+    name: str = "asked"
+    views: list[TurnView] = field(default_factory=list)
+
+    def choose(self, view: TurnView) -> Choice:
+        self.views.append(view)
+        return Choice(self.route, "because")
+
+
+def plan_of(recognition: Recognition, of: Fleet, policy: Policy | None = None, request: Request = REQUEST) -> Plan:
+    plan = decide(request, recognition, of, policy or AlwaysLocal())
+    assert plan is not None
+    return plan
+
+
+def short(plan: Plan) -> tuple[str, str | None, str]:
+    """(route, prefill pod, answering pod)."""
+    return plan.route.value, None if plan.prefill is None else plan.prefill.url, plan.answering.url
+
+
+# Turn 1
+
+
+@pytest.mark.parametrize("policy", [AlwaysLocal(), AlwaysPrefill()], ids=lambda policy: policy.name)
+def test_turn_one_goes_through_a_prefill_pod_to_a_decode_pod(policy: Policy) -> None:
+    plan = plan_of(first_turn(), fleet("p0", "d0"), policy)
+    assert short(plan) == ("pd", "p0", "d0")
+    assert plan.reason == "turn 1: nothing resident"
+
+
+def test_turn_one_takes_the_least_loaded_of_each_kind() -> None:
+    of = fleet("p0", "p1", "d0", "d1", "d2", load={"p0": 5, "d0": 9, "d1": 7, "d2": 8})
+    assert short(plan_of(first_turn(), of)) == ("pd", "p1", "d1")
+
+
+def test_turn_one_of_many_conversations_spreads_over_idle_pods() -> None:
+    of = fleet("p0", "p1", "d0", "d1")
+    seen = {short(plan_of(first_turn(number), of)) for number in range(50)}
+    assert seen == {("pd", p, d) for p in ("p0", "p1") for d in ("d0", "d1")}
+
+
+def test_pods_that_are_down_get_nothing() -> None:
+    of = fleet("p0", "p1", "d0", "d1", down=("p0", "d1"))
+    assert {short(plan_of(first_turn(number), of)) for number in range(20)} == {("pd", "p1", "d0")}
+
+
+def test_turn_one_without_a_prefill_pod_runs_on_the_decode_pod_alone() -> None:
+    plan = plan_of(first_turn(), fleet("p0", "d0", down=("p0",)))
+    assert short(plan) == ("local", None, "d0")
+    assert plan.reason == "turn 1: nothing resident; no prefill pod is up"
+
+
+@pytest.mark.parametrize("down", [("d0",), ("d0", "p0")])
+def test_without_an_answering_pod_there_is_no_plan(down: tuple[str, ...]) -> None:
+    of = fleet("p0", "d0", down=down)
+    assert decide(REQUEST, first_turn(), of, AlwaysLocal()) is None
+    assert decide(WHOLE, first_turn(), of, AlwaysLocal()) is None
+    assert decide(REQUEST, turn(2), of, AlwaysLocal()) is None
+
+
+def test_a_first_turn_whose_pods_are_reserved_goes_there_too() -> None:
+    """Two requests under one explicit id at once: the second is turn 1 as well, of a conversation that is bound."""
+    recognition = turn(1, prefill="p0", decode="d1", resident=0)
+    of = fleet("p0", "d0", "d1", load={"d1": 999})
+    assert short(plan_of(recognition, of)) == ("pd", "p0", "d1")
+
+
+# Later turns
+
+
+def test_a_later_turn_asks_the_policy_and_goes_local_to_the_pod_that_holds_the_kv() -> None:
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(3, decode="d1", resident=1000), fleet("p0", "d0", "d1", load={"d1": 10**6}), policy)
+    assert short(plan) == ("local", None, "d1")
+    assert plan.reason == "because"
+
+
+def test_the_policy_is_shown_the_turn_in_numbers() -> None:
+    recognition = turn(3, resident=1000)
+    recognition.conversation.last_route = "local"
+    weights = Weights(2.0, 1.0)
+    request = Request(prompt_tokens=1100, output_tokens=50, rate=2.5, weights=weights)
+    policy = Asked(Route.PD)
+    plan_of(recognition, fleet("p0", "p1", "d0", "d1", down=("p1",)), policy, request)
+    assert policy.views == [
+        TurnView(
+            turn=3,
+            prompt_tokens=1100,
+            resident_tokens=1000,
+            output_tokens=50,
+            rate=2.5,
+            assignment="1P_2D",
+            last_route=Route.LOCAL,
+            weights=weights,
+        )
+    ]
+
+
+def test_a_turn_through_p_goes_to_the_same_prefill_and_the_same_decode_pod() -> None:
+    of = fleet("p0", "p1", "d0", "d1", load={"p1": 10**6, "d1": 10**6})
+    assert short(plan_of(turn(2, prefill="p1", decode="d1"), of, AlwaysPrefill())) == ("pd", "p1", "d1")
+
+
+def test_a_turn_through_p_takes_the_least_loaded_when_its_own_is_down() -> None:
+    of = fleet("p0", "p1", "p2", "d0", down=("p1",), load={"p0": 1})
+    assert short(plan_of(turn(2, prefill="p1"), of, AlwaysPrefill())) == ("pd", "p2", "d0")
+
+
+def test_a_turn_through_p_of_a_conversation_that_had_none_takes_the_least_loaded() -> None:
+    of = fleet("p0", "p1", "d0", load={"p0": 1})
+    assert short(plan_of(turn(2, prefill=None), of, AlwaysPrefill())) == ("pd", "p1", "d0")
+
+
+def test_a_turn_through_p_is_local_when_no_prefill_pod_is_up() -> None:
+    plan = plan_of(turn(2), fleet("p0", "d0", down=("p0",)), Asked(Route.PD))
+    assert short(plan) == ("local", None, "d0")
+    assert plan.reason == "because; no prefill pod is up"
+
+
+def test_a_pod_at_its_limit_takes_no_append_prefill() -> None:
+    of = fleet("p0", "d0")
+    request = Request(prompt_tokens=1100, decode_max_in_flight=3)
+    pod(of, "d0").in_flight = 2
+    assert short(plan_of(turn(2), of, AlwaysLocal(), request)) == ("local", None, "d0")
+    pod(of, "d0").in_flight = 3
+    plan = plan_of(turn(2), of, Asked(Route.LOCAL), request)
+    assert short(plan) == ("pd", "p0", "d0")
+    assert plan.reason == "because; but d0 has 3 requests in flight"
+
+
+def test_no_limit_means_no_limit() -> None:
+    of = fleet("p0", "d0")
+    pod(of, "d0").in_flight = 10**6
+    assert short(plan_of(turn(2), of)) == ("local", None, "d0")
+
+
+# What is not resident any more
+
+
+def test_a_conversation_whose_decode_pod_is_down_is_placed_anew() -> None:
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(4, decode="d0"), fleet("p0", "d0", "d1", down=("d0",)), policy)
+    assert short(plan) == ("pd", "p0", "d1")
+    assert plan.reason == "turn 4: decode pod d0 is down"
+    assert policy.views == []
+
+
+def test_a_conversation_whose_decode_pod_is_no_more_in_the_fleet_is_placed_anew() -> None:
+    assert short(plan_of(turn(4, decode="d7"), fleet("p0", "d0"))) == ("pd", "p0", "d0")
+
+
+def test_a_conversation_whose_decode_pod_was_restarted_starts_over_on_it() -> None:
+    of = fleet("p0", "d0", "d1", load={"d0": 10})
+    pod(of, "d0").epoch = 1
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(2, decode="d0", epoch=0), of, policy)
+    assert short(plan) == ("pd", "p0", "d0")
+    assert plan.reason == "turn 2: decode pod d0 was restarted"
+    assert policy.views == []
+
+
+def test_the_next_turn_of_the_same_epoch_is_local_again() -> None:
+    of = fleet("p0", "d0")
+    pod(of, "d0").epoch = 1
+    assert short(plan_of(turn(2, decode="d0", epoch=1), of)) == ("local", None, "d0")
+
+
+def test_a_turn_of_which_nothing_is_resident_goes_through_p() -> None:
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(2, resident=0), fleet("p0", "d0", "d1"), policy)
+    assert short(plan) == ("pd", "p0", "d0")
+    assert plan.reason == "turn 2: nothing resident on d0"
+    assert policy.views == []
+
+
+def test_a_repeat_is_as_good_as_the_next_turn() -> None:
+    policy = Asked(Route.LOCAL)
+    assert short(plan_of(turn(2, Kind.REPEAT, resident=1), fleet("p0", "d0"), policy)) == ("local", None, "d0")
+    assert policy.views[0].resident_tokens == 1
+
+
+# Branches
+
+
+def test_a_branch_that_shares_half_of_its_prompt_asks_the_policy() -> None:
+    assert MIN_BRANCH_SHARE == 0.5
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(2, Kind.BRANCH, resident=550), fleet("p0", "d0"), policy)
+    assert short(plan) == ("local", None, "d0")
+    assert policy.views[0].resident_tokens == 550
+
+
+def test_a_branch_that_shares_less_than_half_does_not() -> None:
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(2, Kind.BRANCH, resident=549), fleet("p0", "d0"), policy)
+    assert short(plan) == ("pd", "p0", "d0")
+    assert plan.reason == "turn 2: the branch shares too little with what is resident"
+    assert policy.views == []
+
+
+def test_a_branch_that_shares_little_is_placed_like_a_new_conversation() -> None:
+    """Else all that begins like one popular conversation would pile up on one pod."""
+    of = fleet("p0", "d0", "d1", load={"d0": 10**6})
+    assert short(plan_of(turn(2, Kind.BRANCH, decode="d0", resident=10), of)) == ("pd", "p0", "d1")
+
+
+# Whole requests
+
+
+def test_a_whole_request_of_a_new_conversation_goes_to_the_least_loaded_answering_pod() -> None:
+    of = fleet("p0", "d0", "d1", "r0", load={"d0": 2, "d1": 1, "r0": 3})
+    plan = plan_of(first_turn(), of, AlwaysPrefill(), WHOLE)
+    assert short(plan) == ("local", None, "d1")
+    assert plan.reason == "n does not survive a hand-over: whole on one pod"
+    pod(of, "d1").load_tokens = 9
+    pod(of, "d0").load_tokens = 9
+    assert short(plan_of(first_turn(), of, AlwaysPrefill(), WHOLE)) == ("replica", None, "r0")
+
+
+@pytest.mark.parametrize("resident", [0, 1000])
+def test_a_whole_request_stays_with_its_conversation(resident: int) -> None:
+    policy = Asked(Route.PD)
+    of = fleet("p0", "d0", "d1", load={"d1": 100})
+    assert short(plan_of(turn(2, decode="d1", resident=resident), of, policy, WHOLE)) == ("local", None, "d1")
+    assert policy.views == []
+
+
+def test_a_whole_request_never_gets_a_prefill_pod() -> None:
+    for recognition in (first_turn(), turn(2), turn(2, Kind.BRANCH, resident=0), turn(5, decode="d9")):
+        assert plan_of(recognition, fleet("p0", "d0", "r0"), AlwaysPrefill(), WHOLE).prefill is None
+
+
+# Replicas
+
+
+def test_a_conversation_on_a_replica_stays_there() -> None:
+    of = fleet("p0", "d0", "r0", "r1", load={"r1": 10**6})
+    for request in (REQUEST, WHOLE):
+        plan = plan_of(turn(2, decode="r1"), of, AlwaysPrefill(), request)
+        assert short(plan) == ("replica", None, "r1")
+        assert plan.reason == "turn 2: its replica holds the conversation"
+
+
+def test_a_conversation_whose_replica_is_down_is_placed_anew() -> None:
+    assert short(plan_of(turn(2, decode="r0"), fleet("p0", "d0", "r0", down=("r0",)))) == ("pd", "p0", "d0")
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        ({"p0": 10, "d0": 10, "r0": 9}, ("replica", None, "r0")),
+        ({"p0": 10, "d0": 10, "r0": 11}, ("pd", "p0", "d0")),
+        ({"p0": 10, "d0": 0, "r0": 9}, ("replica", None, "r0")),
+        ({"p0": 0, "d0": 10, "r0": 9}, ("replica", None, "r0")),
+        ({"p0": 8, "d0": 0, "r0": 9}, ("pd", "p0", "d0")),
+    ],
+    ids=["less than both", "more than both", "less than P", "less than D", "more than both, D idle"],
+)
+def test_a_replica_is_chosen_when_it_is_less_loaded_than_the_fuller_of_the_pair(
+    load: dict[str, int], expected: tuple[str, str | None, str]
+) -> None:
+    plan = plan_of(first_turn(), fleet("p0", "d0", "r0", load=load))
+    assert short(plan) == expected
+    assert plan.reason.endswith("; the replica is the least loaded") == (expected[0] == "replica")
+
+
+def test_idle_replicas_and_decode_pods_share_new_conversations() -> None:
+    of = fleet("p0", "d0", "r0")
+    for number in range(50):
+        wins = rendezvous(key(number), "r0") > rendezvous(key(number), "d0")
+        expected = ("replica", None, "r0") if wins else ("pd", "p0", "d0")
+        assert short(plan_of(first_turn(number), of)) == expected
+
+
+def test_a_replica_serves_when_there_is_no_pair() -> None:
+    load = {"r0": 10**6}
+    assert short(plan_of(first_turn(), fleet("p0", "d0", "r0", down=("p0",), load=load))) == ("replica", None, "r0")
+    assert short(plan_of(first_turn(), fleet("p0", "d0", "r0", down=("d0",), load=load))) == ("replica", None, "r0")
+
+
+def test_the_least_loaded_replica_is_the_one_that_competes() -> None:
+    of = fleet("p0", "d0", "r0", "r1", load={"p0": 5, "d0": 5, "r0": 6, "r1": 4})
+    assert short(plan_of(first_turn(), of)) == ("replica", None, "r1")
+
+
+def test_a_conversation_with_a_home_is_not_lured_away_by_an_idle_replica() -> None:
+    of = fleet("p0", "d0", "r0", load={"p0": 10**6, "d0": 10**6})
+    assert short(plan_of(turn(2, decode="d0", resident=0), of)) == ("pd", "p0", "d0")
+
+
+def test_deciding_changes_nothing() -> None:
+    of, recognition = fleet("p0", "d0", "d1"), turn(2)
+    before = (repr(recognition), [repr(one) for one in of])
+    for policy in (AlwaysLocal(), AlwaysPrefill()):
+        assert plan_of(recognition, of, policy) == plan_of(recognition, of, policy)
+    assert (repr(recognition), [repr(one) for one in of]) == before
