@@ -47,6 +47,28 @@ class Pod(msgspec.Struct, eq=False):
         self.load_tokens -= max(1, tokens)
 
 
+class Seat:
+    """A request's place at a pod, taken from the moment it is planned there, so that others see it is taken.
+
+    kept: someone else goes on with it and will leave it.
+    """
+
+    def __init__(self, pod: Pod, tokens: int) -> None:
+        self.pod = pod
+        self.kept = False
+        self._tokens = tokens
+        pod.take(tokens)
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self.pod.give_back(self._tokens)
+
+    def leave_unless_kept(self) -> None:
+        """Give the place back, if it is still ours."""
+        if not self.kept:
+            self.leave()
+
+
 class Fleet:
     """All pods, by role and by URL. Change a pod's `up` through `set_up`, so that the lists below stay right."""
 

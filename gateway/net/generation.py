@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gateway.core.conversations import TurnResult
 from gateway.core.decide import Plan, decide
 from gateway.core.fallback import Attempts, Leg
-from gateway.core.pods import Pod
+from gateway.core.pods import Pod, Seat
 from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Headers, Incoming, Outgoing
@@ -153,21 +153,25 @@ class Generation:
         raise PodFailedError(f"No pod could answer ({failure.leg} leg: {failure.fault.word}).")
 
     async def _carry_out(self, plan: Plan) -> Learned | None:
-        if plan.prefill is None:
-            self._prefilled = None
-        elif self._prefilled is None or not self._handover_unused:
-            self._prefilled = await self._prefill(plan.prefill)
-            self._prefilled_by, self._handover_unused = plan.prefill.url, True
-        else:
-            self._record.prefill = self._prefilled_by
-        return await self._answer(plan.answering, self._prefilled)
+        seat = Seat(plan.answering, self._prompt_tokens)
+        try:
+            if plan.prefill is None:
+                self._prefilled = None
+            elif self._prefilled is None or not self._handover_unused:
+                self._prefilled = await self._prefill(plan.prefill)
+                self._prefilled_by, self._handover_unused = plan.prefill.url, True
+            else:
+                self._record.prefill = self._prefilled_by
+            return await self._answer(seat, self._prefilled)
+        finally:
+            seat.leave_unless_kept()
 
     async def _prefill(self, pod: Pod) -> PrefillAnswer:
         timeouts = self._parts.settings.timeouts
         body = legs.prefill_body(self._endpoint.api, self._fields, self._parts.settings.prefill_keep_fields)
         began = time.monotonic()
         answer: PodAnswer | None = None
-        pod.take(self._prompt_tokens)
+        seat = Seat(pod, self._prompt_tokens)
         try:
             answer = await self._call(pod, body, timeouts.prefill_s)
             text = await answer.read(max(0.001, timeouts.prefill_s - (time.monotonic() - began)))
@@ -175,7 +179,7 @@ class Generation:
             self._parts.notice(pod, fault)
             raise LegFault(Leg.PREFILL, fault) from fault
         finally:
-            pod.give_back(self._prompt_tokens)
+            seat.leave_unless_kept()
             if answer is not None:
                 answer.close()
         finished = Finished(answer.status, answer.headers, text)
@@ -192,11 +196,11 @@ class Generation:
             self._record.prefill_cached_tokens = prefilled.usage.cached_tokens
         return prefilled
 
-    async def _answer(self, pod: Pod, prefilled: PrefillAnswer | None) -> Learned | None:
+    async def _answer(self, seat: Seat, prefilled: PrefillAnswer | None) -> Learned | None:
+        pod = seat.pod
         ask_usage = self._one_choice or pod.url in self._parts.fingerprints
         body = legs.decode_body(self._fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
         opening = asyncio.ensure_future(self._open(pod, body, prefilled))
-        pod.take(self._prompt_tokens)
         opened: OpenStream | Finished | None = None
         try:
             opened = await asyncio.shield(opening)
@@ -209,13 +213,12 @@ class Generation:
             raise
         finally:
             if opened is None and not opening.done():
-                self._parts.background(self._let_go(pod, opening, prefilled is not None))
-            else:
-                pod.give_back(self._prompt_tokens)
-                if isinstance(opened, OpenStream):
-                    opened.answer.close()
+                seat.kept = True
+                self._parts.background(self._let_go(seat, opening, prefilled is not None))
+            elif isinstance(opened, OpenStream):
+                opened.answer.close()
 
-    async def _let_go(self, pod: Pod, opening: asyncio.Future[OpenStream | Finished], handed_over: bool) -> None:
+    async def _let_go(self, seat: Seat, opening: asyncio.Future[OpenStream | Finished], handed_over: bool) -> None:
         """The client left while the answering leg was on its way: end it, but never before D knows of the KV on P.
 
         D's abort is what makes P free its blocks, and D can only abort what has reached its scheduler.
@@ -230,7 +233,7 @@ class Generation:
                 if isinstance(opened, OpenStream):
                     opened.answer.close()
         finally:
-            pod.give_back(self._prompt_tokens)
+            seat.leave()
 
     async def _open(self, pod: Pod, body: bytes, prefilled: PrefillAnswer | None) -> OpenStream | Finished:
         """Send the answering leg and wait until the pod has said something that may go to the client."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -92,6 +94,14 @@ async def test_new_conversations_go_to_the_least_loaded_pods() -> None:
             await w.chat([user(f"{number} {LONG}")])
         assert {r.prefill for r in w.watcher.records} == {w.prefill[1].url}
         assert {r.answering for r in w.watcher.records} == {w.decode[0].url}
+
+
+async def test_first_turns_that_arrive_together_are_spread_over_the_decode_pods() -> None:
+    async with world(prefill=1, decode=4) as w:
+        w.prefill[0].fault("slow_headers", seconds=0.1, times=4)
+        await asyncio.gather(*(w.chat([user(f"{number} {LONG}")]) for number in range(4)))
+        assert len({record.answering for record in w.watcher.records}) == 4
+        assert all(pod.load_tokens == 0 == pod.in_flight for pod in w.gateway.parts.fleet)
 
 
 async def test_completions_are_recognised_by_the_text_they_extend() -> None:
