@@ -45,7 +45,20 @@ class Table:
     axis's first value, what lies above as its last.
     """
 
-    __slots__ = ("_bytes", "_midpoints", "_rows", "_scales", "_steps", "_values", "arms", "assignment", "axes", "data")
+    __slots__ = (
+        "_byte_steps",
+        "_bytes",
+        "_has_readback",
+        "_midpoints",
+        "_rows",
+        "_scales",
+        "_steps",
+        "_values",
+        "arms",
+        "assignment",
+        "axes",
+        "data",
+    )
 
     def __init__(self, assignment: str, axes: Axes, arms: tuple[Route, ...], data: FloatArray) -> None:
         if arms not in (ARMS[:2], ARMS):
@@ -63,22 +76,23 @@ class Table:
         self._midpoints = tuple(scale.midpoints for scale in self._scales)
         self._values = axes.values
         self._steps = _row_steps(axes.shape)
+        self._byte_steps = tuple(step * len(arms) * ARM_BYTES for step in self._steps)
+        self._has_readback = len(arms) > 2
 
     def nearest(self, context_tokens: float, new_tokens: float, output_tokens: float, rate: float) -> Cell:
         """The cell whose axis values are nearest in log coordinates, axis by axis."""
         c_midpoints, i_midpoints, o_midpoints, q_midpoints = self._midpoints
         c_values, i_values, o_values, q_values = self._values
-        c_step, i_step, o_step, _ = self._steps
+        c_bytes, i_bytes, o_bytes, q_bytes = self._byte_steps
         c = bisect_left(c_midpoints, context_tokens)
         i = bisect_left(i_midpoints, new_tokens)
         o = bisect_left(o_midpoints, output_tokens)
         q = bisect_left(q_midpoints, rate)
-        arms = len(self.arms)
-        at = (c * c_step + i * i_step + o * o_step + q) * arms * ARM_BYTES
+        at = c * c_bytes + i * i_bytes + o * o_bytes + q * q_bytes
         data, unpack = self._bytes, _ARM.unpack_from
         pd = _new(Arm, unpack(data, at))
         local = _new(Arm, unpack(data, at + _LOCAL_BYTES))
-        readback = _new(Arm, unpack(data, at + _READBACK_BYTES)) if arms > 2 else None
+        readback = _new(Arm, unpack(data, at + _READBACK_BYTES)) if self._has_readback else None
         return _new(Cell, (pd, local, readback, c_values[c], i_values[i], o_values[o], q_values[q]))
 
     def interpolated(self, context_tokens: float, new_tokens: float, output_tokens: float, rate: float) -> Cell:

@@ -5,8 +5,8 @@ line. `open` is cheap (header, shape, size, version), `verify` reads everything 
 ranges). A gateway calls both before it uses a new set.
 
 A set is replaced as a whole directory (`lut.publish`). `open` holds the directory open and looks again when it was
-replaced meanwhile, so it sees the old or the new set, never a mixture; files mapped before stay valid. A table file must never be
-rewritten in place: a process that has it mapped would be killed by the system when it becomes shorter.
+replaced meanwhile, so it sees the old or the new set, never a mixture; files mapped before stay valid. A table file
+must never be rewritten in place: the system kills a process whose mapped file becomes shorter.
 """
 
 from __future__ import annotations
