@@ -84,7 +84,7 @@ class MessageChain:
 class TextChain:
     """A completions prompt.
 
-    data: the prompt as UTF-8 text, or a token-id list as JSON without its closing bracket.
+    data: the prompt as UTF-8 text, or a token-id list as JSON with a comma behind every token.
     begins_with_reply: how to compare the head of a reply, or None where the data is no text.
     """
 

@@ -107,6 +107,8 @@ class MeasuredTable:
 
     tables: the set in use; may be replaced by another at any time.
     interpolate: blend the cells around the point instead of taking the nearest (the paper's rule).
+
+    A set may have measured `readback` as well; that arm is left out until the gateway can take that route.
     """
 
     tables: TableSet
@@ -117,6 +119,8 @@ class MeasuredTable:
         table, assignment, exact = self.tables.nearest_assignment(view.assignment)
         lookup = table.interpolated if self.interpolate else table.nearest
         cell = lookup(view.resident_tokens, view.new_tokens, view.output_tokens, view.rate)
+        if cell.readback is not None:
+            cell = cell._replace(readback=None)
         found = score(cell, view.weights.w_ttft, view.weights.w_tpot)
         route = Route(found.route) if found.route is not None else _settle(found, view.last_route)
         place = f"π={assignment}" if exact else f"π={assignment} (nearest to {view.assignment})"

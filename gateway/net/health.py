@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import msgspec
 
@@ -31,6 +30,10 @@ class Health:
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = {pod.url: asyncio.Event() for pod in parts.fleet}
         self.models: dict[str, ModelList] = {}
+
+    def model_names(self) -> set[str]:
+        """The models that the pods say they serve."""
+        return set(_by_name(self.models))
 
     def start(self) -> None:
         """Begin to watch; the first probes go out at once."""
@@ -113,11 +116,15 @@ class _Named(msgspec.Struct):
 
 def union_of_models(lists: dict[str, ModelList]) -> bytes:
     """`/v1/models` over all pods: every model once, as the first pod that has it describes it."""
-    seen: dict[str, Any] = {}
+    return msgspec.json.encode({"object": "list", "data": list(_by_name(lists).values())})
+
+
+def _by_name(lists: dict[str, ModelList]) -> dict[str, msgspec.Raw]:
+    seen: dict[str, msgspec.Raw] = {}
     for models in lists.values():
         for entry in models.data:
             try:
                 seen.setdefault(msgspec.json.decode(entry, type=_Named).id, entry)
             except msgspec.DecodeError:
                 continue
-    return msgspec.json.encode({"object": "list", "data": list(seen.values())})
+    return seen

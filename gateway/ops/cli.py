@@ -15,9 +15,11 @@ import uvloop
 from gateway.core.pods import Role
 from gateway.ops import explain, logs
 from gateway.ops.config import ConfigError, load
+from gateway.ops.profile import command as profile
 from gateway.ops.serve import serve
 from gateway.ops.settings import SETTINGS
 from gateway.version import VERSION
+from lut.cli import add_commands as add_lut
 from lut.table import TableError
 
 EXIT_USAGE = 2
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
     explain.add_command(commands)
+    profile.add_command(commands)
+    add_lut(commands)
     return parser
 
 

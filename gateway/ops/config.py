@@ -20,8 +20,8 @@ from gateway.core.weights import Weights, parse_weights
 from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts, WeightSettings
 from gateway.ops.settings import BY_KEY, SETTINGS
 
-_SERVICE_LINK = re.compile(r"PPD_.*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT(_\d+_(TCP|UDP).*)?)")
-"""Variables that Kubernetes makes up for a Service whose name begins with "ppd-"; they are not ours."""
+_SERVICE_LINK = re.compile(r"PPD_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP).*)?)")
+"""Variables that Kubernetes makes up for a Service called "ppd" or "ppd-…"; they are not ours."""
 
 SIMULATED_TABLE = Path(lut.__file__).parent / "simulated-h100-llama3.1-8b"
 """The table set that comes with the gateway, measured on simulated pods."""
@@ -174,7 +174,7 @@ def _weights(values: Mapping[str, Any], sources: Mapping[str, str], fallback: st
     try:
         return Weights(w_ttft, w_tpot)
     except ValueError as error:
-        key = "w_ttft" if "w_ttft" in sources else "w_tpot"
+        key = "w_tpot" if "tpot" in str(error) or "w_ttft" not in sources else "w_ttft"
         raise ConfigError(f"{sources.get(key, fallback)}: {key}: {error}") from None
 
 

@@ -20,7 +20,7 @@ from gateway.net.upstream import PodClient
 from gateway.ops.config import Config
 from gateway.ops.logs import MAIN, LogObserver
 from gateway.ops.metrics import Metrics
-from gateway.ops.tables import TableKeeper, open_checked
+from gateway.ops.tables import ModelCheck, TableKeeper, open_checked
 from gateway.version import VERSION
 
 
@@ -78,6 +78,8 @@ async def running(config: Config, *observers: Observer) -> AsyncIterator[Running
             settings=config.net,
         )
         gateway = Gateway(parts, {"/metrics": lambda: metrics.page(parts)})
+        if isinstance(policy, MeasuredTable):
+            parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
         server = HttpServer(gateway.handle)
         try:
             port = await server.start(config.host, config.port)

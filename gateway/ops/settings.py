@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from gateway.core.policies import POLICIES
 from gateway.core.weights import parse_weights
+from gateway.wire.contract import KEEPABLE
 
 Check = Callable[[Any], Any]
 """Takes a value as TOML gives it or as text, returns it checked; raises ValueError with the reason."""
@@ -80,6 +81,8 @@ def url(value: Any) -> str:
     """A pod's base URL, normalised: scheme, host and port in lower case, nothing behind."""
     if not isinstance(value, str):
         raise ValueError("must be a URL like http://host:8000")
+    if "@" in value:
+        raise ValueError("a URL must not hold a user name or password")
     try:
         parts = urlsplit(value)
         port = parts.port
@@ -87,8 +90,6 @@ def url(value: Any) -> str:
         raise ValueError(f"{value!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in value):
         raise ValueError(f"{value!r} is not a URL like http://host:8000")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("a URL must not hold a user name or password")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"{value!r} must end after host and port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -187,7 +188,7 @@ SETTINGS = (
     Setting("max_body_bytes", integer(1, 1 << 40), 32 << 20, "largest request body", "BYTES"),
     Setting(
         "prefill_keep_fields",
-        several(text),
+        several(one_of(*KEEPABLE)),
         (),
         "body fields to leave alone on the prefill leg, for models whose template shows them",
         "FIELD",

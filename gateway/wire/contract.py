@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.wire.fields import FALSE, TRUE, Fields, integer_of, is_null, raw, value_of
+from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, integer_of, is_null, raw, value_of
 
 
 class Api(enum.StrEnum):
@@ -99,6 +99,9 @@ PREFILL_LEG: tuple[Row, ...] = (
 chat_template_kwargs, add_generation_prompt, continue_final_message, add_special_tokens, reasoning_effort,
 truncate_prompt_tokens, cache_salt, model (LoRA names included) and everything the gateway has never heard of."""
 
+KEEPABLE = tuple(row.field for row in PREFILL_LEG if row.rule in (Rule.DROP, Rule.NEUTRALISE))
+"""Fields an operator may leave alone on P; without the others there is no hand-over."""
+
 ASK_P_TO_KEEP_BLOCKS = raw(
     {
         "do_remote_decode": True,
@@ -138,68 +141,71 @@ def _is_batch(fields: Fields) -> bool:
     return isinstance(prompt, list) and any(isinstance(item, (str, list)) for item in prompt)
 
 
-def _truthy(fields: Fields, name: str) -> bool:
-    return bool(value_of(fields, name))
-
-
 WHOLE: tuple[WholeRow, ...] = (
     WholeRow(
         "n",
         BOTH,
         lambda f: _several(f, "n"),
         "one hand-over read by n sequences: blocks freed early or never",
-        "",
+        "200, right, blocks freed; with temperature 0 a 400 as anywhere, blocks freed",
     ),
-    WholeRow("best_of", BOTH, lambda f: _several(f, "best_of"), "as n", ""),
+    WholeRow("best_of", BOTH, lambda f: _several(f, "best_of"), "as n", "200, right: 0.32 does not know the field"),
     WholeRow(
         "use_beam_search",
         BOTH,
-        lambda f: _truthy(f, "use_beam_search"),
+        lambda f: flag_of(f, "use_beam_search"),
         "each beam is a request of its own",
-        "",
+        "P hands nothing over; forced onto D: 200, right, but P's blocks stay pinned for the lease",
     ),
     WholeRow(
         "prompt_logprobs",
         BOTH,
         lambda f: not is_null(f.get("prompt_logprobs")),
         "D has no hidden states for a prompt it did not compute; some versions crash the engine",
-        "",
+        "200, right, blocks freed; D computes the whole prompt again",
     ),
     WholeRow(
         "echo with logprobs",
         COMPLETIONS_ONLY,
-        lambda f: _truthy(f, "echo") and not is_null(f.get("logprobs")),
+        lambda f: flag_of(f, "echo") and not is_null(f.get("logprobs")),
         "is prompt_logprobs under another name",
-        "",
+        "as prompt_logprobs",
     ),
     WholeRow(
-        "echo with logprobs (chat)",
+        "echo",
         CHAT_ONLY,
-        lambda f: _truthy(f, "echo") and _truthy(f, "logprobs"),
-        "is prompt_logprobs under another name",
-        "",
+        lambda f: flag_of(f, "echo"),
+        "vLLM asks for prompt logprobs then, wanted or not",
+        "as prompt_logprobs, and P never finds anything in its prefix cache",
     ),
-    WholeRow("batched prompt", COMPLETIONS_ONLY, _is_batch, "one answer carries one hand-over", ""),
+    WholeRow(
+        "batched prompt",
+        COMPLETIONS_ONLY,
+        _is_batch,
+        "one answer carries one hand-over",
+        "P hands over the first prompt only: D's engine dies where another one is longer, else 200 with wrong text; "
+        "the other blocks stay pinned for the lease",
+    ),
     WholeRow(
         "prompt_embeds",
         COMPLETIONS_ONLY,
         lambda f: not is_null(f.get("prompt_embeds")),
         "has no tokens to hash",
-        "",
+        "200, right, blocks freed (with --enable-prompt-embeds, else a 400)",
     ),
     WholeRow(
         "max_tokens 0",
         COMPLETIONS_ONLY,
         lambda f: integer_of(f, "max_tokens") == 0,
         "scores a prompt, decodes nothing",
-        "",
+        "a 400 as anywhere, blocks freed; with echo 200, right",
     ),
     WholeRow(
         "truncate_prompt_tokens -1",
         BOTH,
         lambda f: integer_of(f, "truncate_prompt_tokens") == -1,
         "the cut depends on max_tokens, which differs between the legs",
-        "",
+        "200, right: 0.32 cuts to max_model_len - 1 whatever max_tokens is",
     ),
 )
 

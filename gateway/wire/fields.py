@@ -18,6 +18,8 @@ TRUE = msgspec.Raw(b"true")
 FALSE = msgspec.Raw(b"false")
 NULL = msgspec.Raw(b"null")
 
+_TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
+
 _decoder = msgspec.json.Decoder(Fields)
 _encoder = msgspec.json.Encoder()
 
@@ -75,6 +77,23 @@ def string_of(fields: Fields, name: str) -> str | None:
 
 
 def integer_of(fields: Fields, name: str) -> int | None:
-    """The field as an integer (JSON booleans do not count), or None when it is anything else."""
+    """The field as an integer, or None when it is none: 2, 2.0 and "2" are, as pydantic has it on the pods."""
     value = value_of(fields, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return int(value) if isinstance(value, int) else None
+
+
+def is_true(value: Any) -> bool:
+    """What pydantic, hence a pod, takes for true."""
+    return value.lower() in _TRUE_WORDS if isinstance(value, str) else value == 1
+
+
+def flag_of(fields: Fields, name: str) -> bool:
+    """The field as a boolean; False when it is absent or no boolean."""
+    return is_true(value_of(fields, name))

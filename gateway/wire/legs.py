@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.wire.contract import Api, prefill_fields
-from gateway.wire.fields import FALSE, TRUE, Fields, join, raw, string_of, value_of
+from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_true, join, raw, string_of, value_of
 
 _HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
-_TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
-"""What pydantic, hence a pod, takes for true."""
 _INCLUDE_USAGE = raw({"include_usage": True})
 
 
@@ -79,20 +77,19 @@ def decode_body(fields: Fields, handover: msgspec.Raw | None, *, ask_usage: bool
 
 def wants_stream(fields: Fields) -> bool:
     """True when the client asked for an SSE stream."""
-    value = value_of(fields, "stream")
-    return value.lower() in _TRUE_WORDS if isinstance(value, str) else value == 1
+    return flag_of(fields, "stream")
 
 
 def wants_usage(fields: Fields) -> bool:
     """True when the client itself asked for the usage chunk of a stream."""
     options = value_of(fields, "stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True
+    return isinstance(options, dict) and is_true(options.get("include_usage"))
 
 
 def wants_continuous_usage(fields: Fields) -> bool:
     """True when the client asked for usage on every chunk of a stream."""
     options = value_of(fields, "stream_options")
-    return wants_usage(fields) and isinstance(options, dict) and options.get("continuous_usage_stats") is True
+    return wants_usage(fields) and isinstance(options, dict) and is_true(options.get("continuous_usage_stats"))
 
 
 def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
@@ -102,7 +99,7 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
         inner = msgspec.json.decode(options, type=Fields)
     except msgspec.DecodeError:
         return options
-    if bytes(inner.get("include_usage", FALSE)) != b"true":
+    if not flag_of(inner, "include_usage"):
         inner["include_usage"] = TRUE
         if "continuous_usage_stats" in inner:
             inner["continuous_usage_stats"] = FALSE

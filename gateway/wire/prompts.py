@@ -31,7 +31,7 @@ class MessagesPrompt(msgspec.Struct, frozen=True):
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
-    """A completions prompt: UTF-8 text, or the raw JSON of a token-id list without its closing bracket."""
+    """A completions prompt: UTF-8 text, or a token-id list as JSON with a comma in place of the closing bracket."""
 
     data: bytes
     is_text: bool
@@ -74,7 +74,7 @@ def read_prompt(fields: Fields) -> TextPrompt | None:
     if isinstance(value, str):
         return TextPrompt(value.encode(), True)
     if isinstance(value, list) and value and all(type(token) is int for token in value):
-        return TextPrompt(msgspec.json.encode(value)[:-1], False)
+        return TextPrompt(msgspec.json.encode(value)[:-1] + b",", False)
     return None
 
 

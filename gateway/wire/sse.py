@@ -21,10 +21,6 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 """An event that grows beyond this is passed on in pieces, unread, so that memory stays bounded."""
 
 
-_REPLY_HEAD_EVENTS = 4 * REPLY_HEAD_CHARACTERS
-"""A reply whose head is not complete after so many events (tool calls, say) is recognised by what came."""
-
-
 class _Delta(msgspec.Struct):
     content: str | None = None
 
@@ -70,6 +66,7 @@ class StreamTap:
         self._continuous = continuous
         self._tail = b""
         self._passing_oversized = False
+        self._passed_newline = False
         self._held: bytes | None = None
         self._reply_text = ""
         self._spoke = False
@@ -90,11 +87,7 @@ class StreamTap:
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the pod; return the bytes to send on (maybe none)."""
         if self._passing_oversized:
-            end = data.find(b"\n\n")
-            if end < 0:
-                return data
-            self._passing_oversized = False
-            return data[: end + 2] + self.feed(data[end + 2 :])
+            return self._pass_oversized(data)
         if self._tail:
             data = self._tail + data
         end = data.rfind(b"\n\n")
@@ -104,6 +97,15 @@ class StreamTap:
         head, rest = data[: end + 2], data[end + 2 :]
         out = b"".join([self._event(event + b"\n\n") for event in head[:-2].split(b"\n\n")])
         return out + self._keep_tail(rest) if rest else out
+
+    def _pass_oversized(self, data: bytes) -> bytes:
+        """Pass an event on unread up to its end, the blank line, which may be cut between two reads."""
+        end = 1 if self._passed_newline and data.startswith(b"\n") else data.find(b"\n\n") + 2
+        if end < 2 and not (end == 1 and self._passed_newline):
+            self._passed_newline = data.endswith(b"\n")
+            return data
+        self._passing_oversized = False
+        return data[:end] + self.feed(data[end:])
 
     def finish(self) -> bytes:
         """The stream ended well: give out whatever still waits."""
@@ -115,6 +117,7 @@ class StreamTap:
         if len(data) > MAX_EVENT_BYTES:
             self._tail = b""
             self._passing_oversized = True
+            self._passed_newline = data.endswith(b"\n")
             return self._release() + data
         self._tail = data
         return b""
@@ -127,10 +130,10 @@ class StreamTap:
         self.events += 1
         if b'"usage":{' in event:
             return self._usage_event(event)
-        if b'"finish_reason":"' in event and self._strip_usage:
-            return self._finish_event(event)
         if b'"system_fingerprint":"' in event:
             self._learn_fingerprint(_fields_of(event))
+        if b'"finish_reason":"' in event and self._strip_usage:
+            return self._finish_event(event)
         if event.startswith(b"data: [DONE]"):
             self.done = True
         elif event.startswith(b":"):
@@ -140,9 +143,15 @@ class StreamTap:
             self._spoke = True
         elif b'"kv_transfer_params":{' in event:
             event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
-        if self.events <= _REPLY_HEAD_EVENTS and event.startswith(b"data: {"):
+        if event.startswith(b"data: {") and self._may_hold_reply(event):
             self._read_reply(event)
         return self._release() + event
+
+    def _may_hold_reply(self, event: bytes) -> bool:
+        """Until the head of the reply is complete: events with text, and those before the pod has said anything."""
+        if len(self._reply_text) >= 4 * REPLY_HEAD_CHARACTERS:
+            return False
+        return not self._spoke or b'"content":"' in event or b'"text":"' in event
 
     def _finish_event(self, event: bytes) -> bytes:
         self._spoke = True

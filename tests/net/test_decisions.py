@@ -140,3 +140,13 @@ async def test_metrics_tell_which_table_is_in_use(tmp_path: Path) -> None:
         assert "ppd_table_simulated 1.0" in text
         assert 'ppd_decisions_total{route="local"} 1.0' in text
         assert "ppd_table_created_timestamp_seconds 1." in text
+
+
+@pytest.mark.parametrize(("model", "said"), [("sim", 0), ("other", 1)])
+async def test_a_table_of_another_model_is_used_and_said_once(
+    tmp_path: Path, model: str, said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(**table_flags(write_set(tmp_path / "t", FAST_LOCAL, model=model))) as w:
+        assert (await second_turn(w)).headers["x-ppd-route"] == "local"
+        lines = [r.getMessage() for r in caplog.records if "was measured on model other" in r.getMessage()]
+        assert len(lines) == said
