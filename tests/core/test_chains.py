@@ -158,12 +158,12 @@ def test_any_text_may_be_the_next_turn() -> None:
 
 
 def test_token_ids_have_no_words_to_compare_a_reply_with() -> None:
-    prompt = TextChain(ROOT, b"[1,2,3,4", None)
-    assert prompt.reply_follows(4, head("anything"))
+    prompt = TextChain(ROOT, b"[1,2,3,4,", None)
+    assert prompt.reply_follows(5, head("anything"))
 
 
 def test_an_earlier_list_of_token_ids_is_found_in_a_longer_one() -> None:
-    many = b"[" + b",".join(str(token).encode() for token in range(2000))
+    many = b"[" + b"".join(b"%d," % token for token in range(2000))
     before = TextChain(ROOT, many[:1500], None)
     after = TextChain(ROOT, many, None)
     assert list(after.prefixes(remembered(before))) == [(1500, before.whole)]

@@ -77,8 +77,10 @@ HI_3 = chat("u:hi", "a:hello", "u:more", "a:there", "u:again")
 def test_the_first_request_is_a_new_conversation(desk: Desk) -> None:
     recognition = desk.ask(HI)
     assert (recognition.kind, recognition.turn) == (Kind.NEW, 1)
-    assert recognition.conversation.key == key(1)
-    assert recognition.conversation.turn == 0
+    conversation = recognition.conversation
+    assert conversation.key == key(1)
+    assert (conversation.turn, conversation.epoch, conversation.resident_tokens, conversation.pending) == (0, 0, 0, 1)
+    assert (conversation.prefill, conversation.decode, conversation.last_route) == (None, None, None)
 
 
 def test_a_request_that_extends_an_answered_one_is_the_next_turn(desk: Desk) -> None:
@@ -466,6 +468,18 @@ def test_a_conversation_is_forgotten_after_its_time_and_not_before() -> None:
     assert desk.turn(HI_3, "bye").conversation is first.conversation
     desk.now_s = 180.1
     assert desk.turn(chat("u:hi", "a:hello", "u:more", "a:there", "u:again", "a:bye", "u:?")).kind is Kind.NEW
+    desk.assert_nothing_is_left()
+
+
+def test_a_request_under_an_id_keeps_its_conversation_alive() -> None:
+    desk = Desk(ConversationStore(2, 60.0))
+    for number, now_s in enumerate((0.0, 50.0, 100.0), start=1):
+        desk.now_s = now_s
+        assert desk.turn(None, name="c").turn == number
+    desk.turn(chat("u:1"))
+    desk.turn(None, name="c")
+    desk.turn(chat("u:2"))
+    assert desk.turn(None, name="c").turn == 5, "the other was used less recently"
     desk.assert_nothing_is_left()
 
 

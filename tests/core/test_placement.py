@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from gateway.core.placement import least_loaded, rendezvous
-from gateway.core.pods import Pod, Role
+from gateway.core.pods import Pod, Role, Seat
 from tests.core.support import fleet, key
 
 KEYS = [key(number) for number in range(2000)]
@@ -97,6 +97,25 @@ def test_a_request_weighs_its_tokens_and_at_least_one() -> None:
     assert (pod.in_flight, pod.load_tokens) == (2, 301)
     pod.give_back(0)
     pod.give_back(300)
+    assert (pod.in_flight, pod.load_tokens) == (0, 0)
+
+
+def test_a_seat_is_taken_when_it_is_made_and_free_when_it_is_left() -> None:
+    pod = pods(1)[0]
+    seat = Seat(pod, 300)
+    assert (pod.in_flight, pod.load_tokens) == (1, 300)
+    seat.leave()
+    assert (pod.in_flight, pod.load_tokens) == (0, 0)
+
+
+def test_a_seat_that_someone_else_keeps_is_theirs_to_leave() -> None:
+    pod = pods(1)[0]
+    kept, free = Seat(pod, 300), Seat(pod, 5)
+    kept.kept = True
+    kept.leave_unless_kept()
+    free.leave_unless_kept()
+    assert (pod.in_flight, pod.load_tokens) == (1, 300)
+    kept.leave()
     assert (pod.in_flight, pod.load_tokens) == (0, 0)
 
 

@@ -149,10 +149,11 @@ def test_a_table_of_another_cluster_is_named() -> None:
     assert choice.reason.endswith("π=1P_3D (nearest to 1P_2D)")
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="BUG: Route has no readback, which a table set may hold")
-def test_a_table_that_measured_readback_still_gives_a_route_the_gateway_knows() -> None:
-    found = cell(arm(1.0, 0.010), arm(0.9, 0.010), readback=arm(0.1, 0.010))
-    assert ppd(found).choose(VIEW).route in (Route.PD, Route.LOCAL)
+@pytest.mark.parametrize(("local", "route"), [(arm(0.9, 0.010), Route.LOCAL), (arm(1.1, 0.010), Route.PD)])
+def test_a_readback_arm_is_left_out_until_the_gateway_can_take_that_route(local: Arm, route: Route) -> None:
+    found = cell(arm(1.0, 0.010), local, readback=arm(0.1, 0.010))
+    assert ppd(found).choose(VIEW) == ppd(found._replace(readback=None)).choose(VIEW)
+    assert ppd(found).choose(VIEW).route is route
 
 
 # By name

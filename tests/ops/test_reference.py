@@ -20,7 +20,9 @@ def test_the_page_in_docs_is_the_one_the_code_prints(name: str) -> None:
 
 def test_every_setting_and_every_metric_is_on_its_page() -> None:
     configuration = PAGES["configuration.md"]()
-    assert all(f"`{setting.flag} " in configuration and f"`{setting.variable}`" in configuration for setting in SETTINGS)
+    assert all(
+        f"`{setting.flag} " in configuration and f"`{setting.variable}`" in configuration for setting in SETTINGS
+    )
     exposed = {
         sample.name for family in Metrics().registry.collect() for sample in family.samples if family.type == "gauge"
     }
