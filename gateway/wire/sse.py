@@ -100,8 +100,11 @@ class StreamTap:
 
     def _pass_oversized(self, data: bytes) -> bytes:
         """Pass an event on unread up to its end, the blank line, which may be cut between two reads."""
-        end = 1 if self._passed_newline and data.startswith(b"\n") else data.find(b"\n\n") + 2
-        if end < 2 and not (end == 1 and self._passed_newline):
+        if self._passed_newline and data.startswith(b"\n"):
+            end = 1
+        elif (found := data.find(b"\n\n")) >= 0:
+            end = found + 2
+        else:
             self._passed_newline = data.endswith(b"\n")
             return data
         self._passing_oversized = False

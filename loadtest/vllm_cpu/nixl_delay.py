@@ -1,9 +1,9 @@
 """Lets NIXL's progress thread sleep: the one line by which the pods differ from the wheels.
 
 Rule of this room: runs under the pods' own interpreter, as a script, standard library only; vLLM is not
-touched. NIXL 1.5.1 starts its UCX progress thread with a delay of 0, which is `poll(…, 0)` in a loop: one
-core per pod, for ever, idle or not. Nobody notices on a GPU machine; three pods on two cores take seconds
-for what needs a tenth. A delay only bounds the sleep, a transfer wakes the thread at once.
+touched. NIXL 1.5.1's Python agent starts its UCX progress thread with a delay of 0, which is
+`poll(…, 0)` in a loop: a core per pod, idle or not (seen: three idle pods kept two cores at 100 %, now
+2 % of a core each). The delay only bounds the sleep; an arriving transfer wakes the thread at once.
 """
 
 from __future__ import annotations

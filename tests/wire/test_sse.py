@@ -486,7 +486,6 @@ def test_an_oversized_event_may_be_cut_anywhere(small_limit: int) -> None:
         assert tap.done, f"cut at {cut}"
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a single newline at the end of a read ends the event at the next byte")
 def test_an_oversized_event_may_have_several_lines(small_limit: int) -> None:
     tap = StreamTap(strip_usage=True)
     assert tap.feed(b"data: " + b"x" * 2000 + b"\n") == b"data: " + b"x" * 2000 + b"\n"
