@@ -215,8 +215,8 @@ class Generation:
             if opened is None and not opening.done():
                 seat.kept = True
                 self._parts.background(self._let_go(seat, opening, prefilled is not None))
-            elif isinstance(opened, OpenStream):
-                opened.answer.close()
+            else:
+                _close(opening)
 
     async def _let_go(self, seat: Seat, opening: asyncio.Future[OpenStream | Finished], handed_over: bool) -> None:
         """The client left while the answering leg was on its way: end it, but never before D knows of the KV on P.
@@ -228,10 +228,7 @@ class Generation:
                 await asyncio.wait([opening], timeout=self._parts.settings.timeouts.handover_grace_s)
             opening.cancel()
             await asyncio.wait([opening])
-            if not opening.cancelled() and opening.exception() is None:
-                opened = opening.result()
-                if isinstance(opened, OpenStream):
-                    opened.answer.close()
+            _close(opening)
         finally:
             seat.leave()
 
@@ -359,6 +356,14 @@ class Generation:
             output_tokens=usage.output_tokens if usage else 0,
             reply_head=learned.reply_head,
         )
+
+
+def _close(opening: asyncio.Future[OpenStream | Finished]) -> None:
+    """Close what an answering leg has opened, be it that nobody came to take it. Harmless after the end."""
+    if not opening.cancelled() and opening.exception() is None:
+        opened = opening.result()
+        if isinstance(opened, OpenStream):
+            opened.answer.close()
 
 
 def _judge(finished: Finished) -> Finished:
