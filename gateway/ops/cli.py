@@ -18,6 +18,7 @@ from gateway.ops.config import ConfigError, load
 from gateway.ops.profile import command as profile
 from gateway.ops.serve import serve
 from gateway.ops.settings import SETTINGS
+from gateway.ops.tables import open_checked
 from gateway.version import VERSION
 from lut.cli import add_commands as add_lut
 from lut.table import TableError
@@ -83,6 +84,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     config = load(options.file, os.environ, {})
+    if config.policy == "ppd":
+        open_checked(config.table)
     counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
     print(f"{options.file}: ok (policy {config.policy}; pods: {counts})")
     for warning in config.warnings:

@@ -104,7 +104,7 @@ BAD = [
     (["--decode", "ftp://x"], "flag --decode: decode: 'ftp://x' is not a URL"),
     (["--decode", "http://a:1", "--prefill", "http://a:1/"], "is already a"),
     (["--prefill", "http://a:1"], "decode: at least one decode pod is needed"),
-    (["--decode", "http://a:1", "--policy", "ppd"], "needs a lookup table"),
+    (["--decode", "http://a:1", "--policy", "ppd", "--table", "/nowhere"], "/nowhere: is not a table set"),
     (["--decode", "http://a:1", "--port", "x"], "flag --port: port: must be a whole number"),
     (["--decode", "http://a:1", "--config", "/nowhere.toml"], "/nowhere.toml: No such file"),
 ]
