@@ -17,6 +17,7 @@ from gateway.core.pods import Pod, Seat
 from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Headers, Incoming, Outgoing
+from gateway.net.handover import close_opened, let_go, release
 from gateway.net.intake import Intake, take_in
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome, RequestRecord
@@ -200,6 +201,7 @@ class Generation:
         pod = seat.pod
         ask_usage = self._one_choice or pod.url in self._parts.fingerprints
         body = legs.decode_body(self._fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
+        sent_at = time.monotonic()
         opening = asyncio.ensure_future(self._open(pod, body, prefilled))
         opened: OpenStream | Finished | None = None
         try:
@@ -211,26 +213,17 @@ class Generation:
         except LegFault as failure:
             self._handover_unused = prefilled is not None and not failure.fault.reached
             raise
+        except PodRejected:
+            if prefilled is not None and prefilled.handover is not None:
+                self._parts.background(release(self._parts, pod, self._incoming, self._record, prefilled.handover))
+            raise
         finally:
             if opened is None and not opening.done():
                 seat.kept = True
-                self._parts.background(self._let_go(seat, opening, prefilled is not None))
+                grace_s = self._parts.settings.timeouts.handover_grace_s - (time.monotonic() - sent_at)
+                self._parts.background(let_go(seat, opening, grace_s if prefilled is not None else 0.0))
             else:
-                _close(opening)
-
-    async def _let_go(self, seat: Seat, opening: asyncio.Future[OpenStream | Finished], handed_over: bool) -> None:
-        """The client left while the answering leg was on its way: end it, but never before D knows of the KV on P.
-
-        D's abort is what makes P free its blocks, and D can only abort what has reached its scheduler.
-        """
-        try:
-            if handed_over:
-                await asyncio.wait([opening], timeout=self._parts.settings.timeouts.handover_grace_s)
-            opening.cancel()
-            await asyncio.wait([opening])
-            _close(opening)
-        finally:
-            seat.leave()
+                close_opened(opening)
 
     async def _open(self, pod: Pod, body: bytes, prefilled: PrefillAnswer | None) -> OpenStream | Finished:
         """Send the answering leg and wait until the pod has said something that may go to the client."""
@@ -254,7 +247,8 @@ class Generation:
             return _judge(opened)
         if opened.tap.error and blames_the_pod(opened.opening):
             answer.close()
-            bad = Finished(200, answer.headers, opened.opening + b"data: [DONE]\n\n")
+            rest = b"" if opened.tap.done else b"data: [DONE]\n\n"
+            bad = Finished(200, answer.headers, opened.opening + rest)
             raise LegFault(Leg.ANSWER, PodFault("error_event", opened.tap.error), bad)
         return opened
 
@@ -356,14 +350,6 @@ class Generation:
             output_tokens=usage.output_tokens if usage else 0,
             reply_head=learned.reply_head,
         )
-
-
-def _close(opening: asyncio.Future[OpenStream | Finished]) -> None:
-    """Close what an answering leg has opened, be it that nobody came to take it. Harmless after the end."""
-    if not opening.cancelled() and opening.exception() is None:
-        opened = opening.result()
-        if isinstance(opened, OpenStream):
-            opened.answer.close()
 
 
 def _judge(finished: Finished) -> Finished:

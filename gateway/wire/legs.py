@@ -14,6 +14,9 @@ from gateway.wire.contract import Api, prefill_fields
 from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_true, join, raw, string_of, value_of
 
 _HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
+NO_MODEL = "ppd-gateway-releases-a-handover"
+"""A model no pod has."""
+
 _INCLUDE_USAGE = raw({"include_usage": True})
 
 
@@ -43,6 +46,15 @@ def without_handover(fields: Fields) -> CleanBody:
             clean["vllm_xargs"] = msgspec.Raw(join(kept))
             removed.append("vllm_xargs")
     return CleanBody(clean, tuple(removed))
+
+
+def release_body(handover: msgspec.Raw) -> bytes:
+    """A completions request that a decode pod must refuse, and by refusing it makes P free the blocks (vLLM 0.32).
+
+    A body that fails the schema is refused before D's connector hears of the hand-over, so P would hold its blocks
+    until the lease ends; an unknown model is refused behind it.
+    """
+    return join({"model": raw(NO_MODEL), "prompt": raw("-"), "kv_transfer_params": handover})
 
 
 def without_session(fields: Fields) -> Fields:

@@ -104,3 +104,16 @@ async def test_a_cancelled_turn_leaves_the_conversation_where_it_was() -> None:
         await w.record(1)
         await w.settled()
         assert len(w.gateway.parts.store) == 0
+
+
+async def test_p_frees_its_blocks_when_d_refuses_the_request() -> None:
+    async with world(prefill=1, decode=1) as w:
+        w.decode[0].fault("refuse_5xx", status=400)
+        reply = await w.chat([user()])
+        assert reply.status == 400
+        await w.settled()
+        await eventually(lambda: pinned(w.prefill[0]) == 0)
+        release = w.decode[0].requests[-1]
+        assert release.status == 404
+        assert release.body["kv_transfer_params"] == w.decode[0].requests[-2].body["kv_transfer_params"]
+        assert "messages" not in release.body

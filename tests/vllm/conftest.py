@@ -24,6 +24,9 @@ LEASE_S = 12
 
 STATE_VARIABLE = "LOADTEST_VLLM_STATE"
 
+_left_running: list[Cluster] = []
+"""Kept to the end: a process object that is dropped while its process runs is a ResourceWarning."""
+
 
 @pytest.fixture(scope="session")
 def vllm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmCluster]:
@@ -31,7 +34,9 @@ def vllm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmClust
     state = os.environ.get(STATE_VARIABLE)
     if state:
         found = Path(state)
-        yield _ready(Cluster.attach(found if found.is_dir() else found.parent))
+        cluster = Cluster.attach(found if found.is_dir() else found.parent)
+        _left_running.append(cluster)
+        yield _ready(cluster)
         return
     try:
         environment.ensure()

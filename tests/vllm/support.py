@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ from loadtest.vllm_cpu.pod import Pod
 MODEL = "tiny"
 BLOCK_TOKENS = 32
 PATIENCE_S = 120.0
+VLLM_LEASE_S = 30
 JSON_CONTENT = {"Content-Type": "application/json"}
 PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions"}
 
@@ -194,6 +196,18 @@ def stream_events(raw: bytes) -> list[bytes]:
     return raw.removesuffix(b"\n\n").split(b"\n\n")
 
 
+_OWN = re.compile(
+    rb'"(id)":"(?:chatcmpl-tool-|chatcmpl-|cmpl-|call_)[0-9a-zA-Z_-]+"'
+    rb'|"(created)":\d+'
+    rb'|"(system_fingerprint)":"[^"]+"'
+)
+
+
+def normalised(raw: bytes) -> bytes:
+    """Ids, times and the fingerprint's value become `*`; everything else stays, byte for byte."""
+    return _OWN.sub(lambda found: b'"%s":"*"' % next(group for group in found.groups() if group), raw)
+
+
 @dataclass
 class Watcher:
     """An observer that remembers. `begun` holds the very records that the gateway still writes to."""
@@ -310,3 +324,17 @@ def ask(api: Api, seed: str, count: int = 90, **fields: Any) -> Json:
     dialogue = Dialogue(api)
     dialogue.say(words(seed, count))
     return dialogue.body(**fields)
+
+
+def lease_of(pod: Pod) -> float:
+    """Seconds for which a prefill pod keeps blocks that nobody fetches."""
+    return float(str(pod.spec.connector_options.get("kv_lease_duration", VLLM_LEASE_S)))
+
+
+async def until_empty(client: Client, pod: Pod, timeout_s: float | None = None) -> None:
+    """Wait until a pod holds no blocks for anybody; by default for as long as a lease may take."""
+
+    async def empty() -> bool:
+        return await client.metric(pod, "kv_cache_usage_perc") == 0
+
+    await until(empty, lease_of(pod) + 5 if timeout_s is None else timeout_s, f"{pod.name} holds no blocks")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -30,16 +30,18 @@ from tests.vllm.support import (
     WatchedGateway,
     ask,
     gateway_before,
+    lease_of,
     until,
+    until_empty,
     warm_up,
     words,
 )
-from tests.vllm.test_whole import lease_of
 
 pytestmark = pytest.mark.vllm
 
 ABORTED_WITHIN_S = 2.0
 METRICS_LAG_S = 2.0
+FREED_WITHIN_S = 3.0
 LONG_ANSWER = {"max_tokens": 3000, "ignore_eos": True}
 
 
@@ -56,8 +58,8 @@ async def impatient(gateway: WatchedGateway, api: Api, body: Json) -> AsyncItera
         yield response
 
 
-async def leave_when(gateway: WatchedGateway, api: Api, body: Json, moment: Callable[[], bool]) -> None:
-    """Send a request and close the connection the moment `moment` is true, before any answer has come."""
+async def leave_when(gateway: WatchedGateway, api: Api, body: Json, moment: Callable[[], Awaitable[bool]]) -> None:
+    """Send a request and close the connection once `moment` is true, before any answer has come."""
 
     async def stay() -> None:
         async with impatient(gateway, api, body) as response:
@@ -65,7 +67,7 @@ async def leave_when(gateway: WatchedGateway, api: Api, body: Json, moment: Call
 
     async def now() -> bool:
         assert not staying.done(), "the answer came before the client could leave"
-        return moment()
+        return await moment()
 
     staying = asyncio.create_task(stay())
     await until(now, PATIENCE_S, "the moment to leave", pause_s=0.001)
@@ -79,13 +81,9 @@ async def nothing_runs(client: Client, cluster: VllmCluster) -> bool:
     return all([await client.metric(pod, "num_requests_running") == 0 for pod in pods])
 
 
-async def p_holds_nothing(client: Client, cluster: VllmCluster) -> bool:
-    return await client.metric(cluster.prefill, "kv_cache_usage_perc") == 0
-
-
 async def settle(client: Client, cluster: VllmCluster) -> None:
     """Let what earlier tests left behind run out."""
-    await until(lambda: p_holds_nothing(client, cluster), lease_of(cluster) + 5, "P holds no blocks")
+    await until_empty(client, cluster.prefill)
     await until(lambda: nothing_runs(client, cluster), PATIENCE_S, "no pod runs a request")
 
 
@@ -126,7 +124,7 @@ async def test_a_client_that_leaves_a_stream_stops_both_pods(
         )
         assert await outcome(gateway) is Outcome.CANCELLED
         assert gateway.saw.last.route == policy
-        assert await p_holds_nothing(client, vllm_cluster)
+        await until_empty(client, vllm_cluster.prefill, METRICS_LAG_S)
 
 
 async def _running(client: Client, cluster: VllmCluster, count: int) -> bool:
@@ -153,13 +151,17 @@ async def test_a_client_that_leaves_during_the_prefill_leg_leaves_no_blocks_on_p
 ) -> None:
     await settle(client, vllm_cluster)
     asked = [await client.requests_ended(pod) for pod in vllm_cluster.decode]
-    body = ask(Api.COMPLETIONS, "long", 4000, cache_salt=uuid.uuid4().hex, stream=True)
+    long_prompt = [300 + 7 * place % 3000 for place in range(7500)]
+    body = ask(Api.COMPLETIONS, "long", cache_salt=uuid.uuid4().hex, stream=True) | {"prompt": long_prompt}
+
+    async def p_computes() -> bool:
+        return await client.metric(vllm_cluster.prefill, "kv_cache_usage_perc") > 0
+
     async with gateway_before(vllm_cluster, "pd") as gateway:
-        (prefill,) = [pod for pod in gateway.running.gateway.parts.fleet if pod.url == vllm_cluster.prefill.url]
-        await leave_when(gateway, Api.COMPLETIONS, body, lambda: prefill.in_flight == 1)
+        await leave_when(gateway, Api.COMPLETIONS, body, p_computes)
         assert await outcome(gateway) is Outcome.CANCELLED
         assert gateway.saw.last.prefill_s is None, "the prefill leg was not over"
-        await until(lambda: p_holds_nothing(client, vllm_cluster), lease_of(vllm_cluster) + 5, "P holds no blocks")
+        await until_empty(client, vllm_cluster.prefill)
         await until(lambda: nothing_runs(client, vllm_cluster), PATIENCE_S, "no pod runs a request")
     assert [await client.requests_ended(pod) for pod in vllm_cluster.decode] == asked
 
@@ -172,27 +174,25 @@ async def test_a_client_that_leaves_between_the_legs_frees_p_before_the_lease_en
     expired = await leases_run_out(client, vllm_cluster)
     body = ask(Api.CHAT, "between", 400, cache_salt=uuid.uuid4().hex, stream=stream, **LONG_ANSWER)
     async with gateway_before(vllm_cluster, "pd") as gateway:
-        await leave_when(gateway, Api.CHAT, body, lambda: _prefilled(gateway))
+
+        async def p_has_answered() -> bool:
+            return bool(gateway.saw.begun) and gateway.saw.begun[-1].prefill_s is not None
+
+        await leave_when(gateway, Api.CHAT, body, p_has_answered)
         assert await outcome(gateway) is Outcome.CANCELLED
         assert gateway.saw.last.ttft_s is None, "D had not said anything yet"
-        await until(lambda: p_holds_nothing(client, vllm_cluster), lease_of(vllm_cluster) / 2, "P holds no blocks")
+        await until_empty(client, vllm_cluster.prefill, lease_of(vllm_cluster.prefill) / 2)
         await until(lambda: nothing_runs(client, vllm_cluster), PATIENCE_S, "no pod runs a request")
     assert await leases_run_out(client, vllm_cluster) == expired
-
-
-def _prefilled(gateway: WatchedGateway) -> bool:
-    return bool(gateway.saw.begun) and gateway.saw.begun[-1].prefill_s is not None
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"max_tokens": 100_000},
-        {"top_logprobs": 3},
-        {"stop": 5},
-        {"response_format": {"type": "json_schema"}},
+        pytest.param({"max_tokens": 100_000}, id="the engine's limits"),
+        pytest.param({"top_logprobs": 3}, id="fields at odds"),
+        pytest.param({"stop": 5}, id="a wrong type"),
     ],
-    ids=lambda fields: next(iter(fields)),
 )
 async def test_a_request_that_only_d_refuses_leaves_no_blocks_on_p(
     vllm_cluster: VllmCluster, client: Client, fields: Json
@@ -206,7 +206,7 @@ async def test_a_request_that_only_d_refuses_leaves_no_blocks_on_p(
         right = await client.post(vllm_cluster.plain, PATHS[Api.CHAT], body)
         assert told.status == right.status == 400
         assert told.raw == right.raw
-        await until(lambda: p_holds_nothing(client, vllm_cluster), lease_of(vllm_cluster) / 2, "P holds no blocks")
+        await until_empty(client, vllm_cluster.prefill, lease_of(vllm_cluster.prefill) / 2)
     assert await leases_run_out(client, vllm_cluster) == expired
 
 

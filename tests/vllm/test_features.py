@@ -5,7 +5,6 @@ Both sides are asked the same with the same `cache_salt`, fresh for every test, 
 
 from __future__ import annotations
 
-import re
 import uuid
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.vllm.support import (
     VllmCluster,
     ask,
     gateway_before,
+    normalised,
     stream_events,
     words,
 )
@@ -38,11 +38,11 @@ TOOLS = [
     {"type": "function", "function": {"name": name, "description": "for a thing", "parameters": SCHEMA, "strict": True}}
     for name in ("paint", "fold")
 ]
-NAMED = {"type": "function", "function": {"name": "fold"}}
-JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
-SAMPLED = {"temperature": 0.8, "seed": 11}
+NAMED: Json = {"type": "function", "function": {"name": "fold"}}
+JSON_SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+SAMPLED: Json = {"temperature": 0.8, "seed": 11}
 END_OF_TEXT, NEW_LINE, SPACE = 2, 201, 223
-TERSE = {
+TERSE: Json = {
     "allowed_token_ids": [END_OF_TEXT, *range(3, 97), NEW_LINE, SPACE, *range(4092, 4096)],
     "logit_bias": {str(NEW_LINE): -100, str(SPACE): -100},
 }
@@ -88,17 +88,6 @@ FEATURES = [
     for name, fields in features.items()
 ]
 
-_OWN = re.compile(
-    rb'"(id)":"(?:chatcmpl-tool-|chatcmpl-|cmpl-|call_)[0-9a-zA-Z_-]+"'
-    rb'|"(created)":\d+'
-    rb'|"(system_fingerprint)":"[^"]+"'
-)
-
-
-def normalised(raw: bytes) -> bytes:
-    """Ids, times and the fingerprint's value become `*`; everything else stays, byte for byte."""
-    return _OWN.sub(lambda found: b'"%s":"*"' % next(group for group in found.groups() if group), raw)
-
 
 async def both(client: Client, cluster: VllmCluster, gateway: Any, api: Api, body: Json) -> tuple[Answer, Answer]:
     """The gateway's answer and the plain pod's."""
@@ -126,7 +115,7 @@ async def test_a_forced_tool_is_called_through_both_legs(
     vllm_cluster: VllmCluster, client: Client, choice: str | Json
 ) -> None:
     """The examples above do what their names say."""
-    body = ask(Api.CHAT, "forced", tools=TOOLS, tool_choice=choice, **TERSE) | {"max_tokens": 120}
+    body = ask(Api.CHAT, "feature", tools=TOOLS, tool_choice=choice, **TERSE) | {"max_tokens": 120}
     async with gateway_before(vllm_cluster, "pd") as gateway:
         answer = await client.generate(gateway, Api.CHAT, body)
         assert gateway.saw.last.route == "pd"
@@ -217,7 +206,7 @@ async def test_usage_is_the_plain_pods_cold_and_warm(
 ) -> None:
     """Twice the same request: the second finds the prompt in P's cache, as it does in the plain pod's."""
     options = {"include_usage": True, **({"continuous_usage_stats": True} if how == "continuous" else {})}
-    stream = {} if how == "whole" else {"stream": True, "stream_options": options}
+    stream: Json = {} if how == "whole" else {"stream": True, "stream_options": options}
     body = ask(api, f"usage {how}", max_tokens=4, cache_salt=uuid.uuid4().hex, **stream)
     cached = []
     async with gateway_before(vllm_cluster, "pd") as gateway:

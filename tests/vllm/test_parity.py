@@ -52,6 +52,33 @@ async def test_every_turn_says_what_one_plain_vllm_says(
     assert gateway.saw.faults == []
 
 
+async def test_an_edited_and_a_regenerated_turn_are_right_too(vllm_cluster: VllmCluster, client: Client) -> None:
+    """What lies on the decode pod is then not, or not all, what the prompt says."""
+    dialogue, salt = Dialogue(Api.CHAT), uuid.uuid4().hex
+    async with gateway_before(vllm_cluster, "local") as gateway:
+
+        async def turn() -> None:
+            told = await client.generate(gateway, Api.CHAT, dialogue.body(cache_salt=salt, return_token_ids=True))
+            right = await client.generate(
+                vllm_cluster.plain, Api.CHAT, dialogue.body(cache_salt=uuid.uuid4().hex, return_token_ids=True)
+            )
+            assert told.token_ids == right.token_ids
+            dialogue.hear(told.text)
+
+        for number in (1, 2, 3):
+            dialogue.say(words(f"edited {number}", 60))
+            await turn()
+        dialogue.messages.pop()
+        await turn()
+        dialogue.messages[2]["content"] = words("another second question", 60)
+        del dialogue.messages[3:]
+        await turn()
+        dialogue.messages[0]["content"] = words("another first question", 60)
+        dialogue.say("Once more.")
+        await turn()
+    assert gateway.saw.faults == []
+
+
 @pytest.mark.parametrize("seed", ["one", "two", "three", "four"])
 async def test_one_other_token_early_in_the_prompt_changes_the_text(
     vllm_cluster: VllmCluster, client: Client, seed: str

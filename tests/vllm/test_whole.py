@@ -16,13 +16,12 @@ import pytest
 from gateway.wire.contract import WHOLE, Api
 from gateway.wire.fields import parse
 from gateway.wire.legs import decode_body, prefill_body
-from tests.vllm.support import PATHS, Answer, Client, Json, VllmCluster, ask, gateway_before, until
-from tests.vllm.test_features import normalised
+from tests.vllm.support import PATHS, Answer, Client, Json, VllmCluster, ask, gateway_before, normalised, until_empty
 
 pytestmark = pytest.mark.vllm
 
 FREED_WITHIN_S = 4.0
-SAMPLED = {"temperature": 0.8, "seed": 11, "max_tokens": 12}
+SAMPLED: Json = {"temperature": 0.8, "seed": 11, "max_tokens": 12}
 TWO_OF_A_LENGTH = [list(range(300, 380)), list(range(500, 580))]
 
 
@@ -52,13 +51,13 @@ EXAMPLES = [
     Example("echo with logprobs", Api.COMPLETIONS, {"echo": True, "logprobs": 1, "max_tokens": 6}),
     Example("echo", Api.CHAT, {"echo": True, "logprobs": True, "max_tokens": 6}),
     Example("echo", Api.CHAT, {"echo": True, "max_tokens": 6}),
-    Example("batched prompt", Api.COMPLETIONS, {"prompt": ["The river is", "The market is"]}, right=False, freed=False),
-    Example("batched prompt", Api.COMPLETIONS, {"prompt": TWO_OF_A_LENGTH}, right=False, freed=False),
     Example("prompt_embeds", Api.COMPLETIONS, {"prompt": None, "prompt_embeds": "AAAA"}, status=400, freed=None),
     Example("max_tokens 0", Api.COMPLETIONS, {"max_tokens": 0}, status=400),
     Example("max_tokens 0", Api.COMPLETIONS, {"max_tokens": 0, "echo": True}),
     Example("truncate_prompt_tokens -1", Api.CHAT, {"truncate_prompt_tokens": -1}),
     Example("truncate_prompt_tokens -1", Api.COMPLETIONS, {"truncate_prompt_tokens": -1}),
+    Example("batched prompt", Api.COMPLETIONS, {"prompt": ["The river is", "The market is"]}, right=False, freed=False),
+    Example("batched prompt", Api.COMPLETIONS, {"prompt": TWO_OF_A_LENGTH}, right=False, freed=False),
 ]
 CASES = [pytest.param(example, id=f"{example.row}-{example.api}-{number}") for number, example in enumerate(EXAMPLES)]
 
@@ -100,13 +99,28 @@ async def _requests(client: Client, cluster: VllmCluster) -> dict[str, int]:
     return {pod.url: await client.requests_ended(pod) for pod in pods}
 
 
+async def test_a_beam_search_forced_onto_d_forgets_the_blocks_on_p(vllm_cluster: VllmCluster, client: Client) -> None:
+    """P itself hands nothing over for a beam search; with a leg that is none, D answers right and never tells P."""
+    await until_empty(client, vllm_cluster.prefill)
+    body = ask(Api.CHAT, "beam", max_tokens=6)
+    leg = await client.post(
+        vllm_cluster.prefill, PATHS[Api.CHAT], prefill_body(Api.CHAT, parse(msgspec.json.encode(body)))
+    )
+    beam = {**body, "use_beam_search": True, "n": 2}
+    told = await client.generate(vllm_cluster.decode[0], Api.CHAT, {**beam, "kv_transfer_params": leg.handover})
+    right = await client.generate(vllm_cluster.plain, Api.CHAT, beam)
+    assert _said(told) == _said(right)
+    with pytest.raises(AssertionError, match="not within"):
+        await until_empty(client, vllm_cluster.prefill, FREED_WITHIN_S)
+
+
 @pytest.mark.parametrize("example", CASES)
 async def test_what_was_seen_when_it_is_forced_through_both_pods(
     vllm_cluster: VllmCluster, client: Client, example: Example
 ) -> None:
     """Batches use prompts of one length: with a longer second one the engine of D dies (an assertion in NIXL's
     `_apply_prefix_caching`: D needs more blocks than it was handed)."""
-    await _until_p_is_empty(client, vllm_cluster)
+    await until_empty(client, vllm_cluster.prefill)
     body = _body(example)
     fields = parse(msgspec.json.encode(body))
     leg = await client.post(vllm_cluster.prefill, PATHS[example.api], prefill_body(example.api, fields))
@@ -120,39 +134,13 @@ async def test_what_was_seen_when_it_is_forced_through_both_pods(
     assert told.status == right.status
     assert (_said(told) == _said(right)) == example.right
     if example.freed:
-        await _until_p_is_empty(client, vllm_cluster, FREED_WITHIN_S)
+        await until_empty(client, vllm_cluster.prefill, FREED_WITHIN_S)
     else:
         with pytest.raises(AssertionError, match="not within"):
-            await _until_p_is_empty(client, vllm_cluster, FREED_WITHIN_S)
-
-
-async def test_a_beam_search_forced_onto_d_forgets_the_blocks_on_p(vllm_cluster: VllmCluster, client: Client) -> None:
-    """P itself hands nothing over for a beam search; with a leg that is none, D answers right and never tells P."""
-    await _until_p_is_empty(client, vllm_cluster)
-    body = ask(Api.CHAT, "beam", max_tokens=6)
-    leg = await client.post(
-        vllm_cluster.prefill, PATHS[Api.CHAT], prefill_body(Api.CHAT, parse(msgspec.json.encode(body)))
-    )
-    beam = {**body, "use_beam_search": True, "n": 2}
-    told = await client.generate(vllm_cluster.decode[0], Api.CHAT, {**beam, "kv_transfer_params": leg.handover})
-    right = await client.generate(vllm_cluster.plain, Api.CHAT, beam)
-    assert _said(told) == _said(right)
-    with pytest.raises(AssertionError, match="not within"):
-        await _until_p_is_empty(client, vllm_cluster, FREED_WITHIN_S)
+            await until_empty(client, vllm_cluster.prefill, FREED_WITHIN_S)
 
 
 def _said(answer: Answer) -> Any:
     """What was said, without usage: D counts what it was handed in its own way."""
     body = msgspec.json.decode(normalised(msgspec.json.encode(answer.body)))
     return {name: value for name, value in body.items() if name not in ("usage", "kv_transfer_params")}
-
-
-async def _until_p_is_empty(client: Client, cluster: VllmCluster, timeout_s: float | None = None) -> None:
-    async def empty() -> bool:
-        return await client.metric(cluster.prefill, "kv_cache_usage_perc") == 0
-
-    await until(empty, timeout_s or lease_of(cluster) + 5, "P holds no blocks")
-
-
-def lease_of(cluster: VllmCluster) -> float:
-    return float(str(cluster.prefill.spec.connector_options.get("kv_lease_duration", 30)))
