@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint format docs vllm-env clean
+SIMULATED := --gpu "H100 80 GB (simulated)" --network "NVLink (simulated)" \
+	--note "simulated pods: profile h100-llama3.1-8b of loadtest/engine, made by make table"
+
+.PHONY: demo test lint format docs vllm-env table clean
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
@@ -37,3 +40,8 @@ docs: $(VENV)/installed
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+# The table set that comes along, measured on simulated pods under the virtual clock (about 20 CPU minutes).
+table: $(VENV)/installed
+	@$(BIN)/python -m loadtest.virtual_profile -o build/simulated
+	@$(BIN)/ppd-gateway lut build build/simulated/*.jsonl -o lut/simulated-h100-llama3.1-8b $(SIMULATED)

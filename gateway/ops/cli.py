@@ -25,6 +25,8 @@ from lut.table import TableError
 
 EXIT_USAGE = 2
 EXIT_ADDRESS = 1
+EXIT_BROKEN_PIPE = 141
+"""As the shell has it for SIGPIPE: the reader of our output went away."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     except (ConfigError, TableError) as error:
         print(f"ppd-gateway: {error}", file=sys.stderr)
         return EXIT_USAGE

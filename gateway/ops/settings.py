@@ -150,7 +150,7 @@ SETTINGS = (
     Setting(
         "policy",
         one_of(*POLICIES),
-        "pd",
+        "ppd",
         "how turn 2 and later are routed: ppd (by the table), pd (through P), local (straight to D), threshold",
         "NAME",
     ),

@@ -38,16 +38,16 @@ def starting(console: Console, policy: str) -> None:
 
 def comparison(console: Console, summary: Summary) -> None:
     """Both runs side by side."""
-    local, pd, changed = summary.local, summary.pd, summary.change_percent
+    ppd, pd, changed = summary.ppd, summary.pd, summary.change_percent
     table = Table(title="Summary", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     table.add_column("")
-    for heading in ("pd", "local", "change"):
+    for heading in ("pd", "ppd", "change"):
         table.add_column(heading, justify="right")
-    for cells in _lines(pd, local, changed):
+    for cells in _lines(pd, ppd, changed):
         table.add_row(*cells)
     console.print(table, highlight=False)
     console.print()
-    later = sum(row.turn >= 2 for row in local.turns)
+    later = sum(row.turn >= 2 for row in ppd.turns)
     same = (
         "prompts and answers were the same in both, token for token"
         if summary.same_traffic
@@ -59,7 +59,7 @@ def comparison(console: Console, summary: Summary) -> None:
         f"pods started for it with empty caches, so neither warmed the other; {same}. A decode pod reads only the "
         "blocks that it lacks, so through P a later turn moves its new tokens, not its history.",
     )
-    for run in (local, pd):
+    for run in (ppd, pd):
         if run.timers_late_ms > BUSY_MS:
             late = milliseconds(run.timers_late_ms)
             console.print(
@@ -105,35 +105,35 @@ def text(console: Console, line: str) -> None:
     console.print(line, highlight=False, markup=False)
 
 
-def _lines(pd: Run, local: Run, changed: Change) -> tuple[tuple[str, str, str, str], ...]:
+def _lines(pd: Run, ppd: Run, changed: Change) -> tuple[tuple[str, str, str, str], ...]:
     return (
         (
             "turn 2+ TTFT, median",
             f"{milliseconds(pd.later_turns_ttft_ms)} ms",
-            f"{milliseconds(local.later_turns_ttft_ms)} ms",
+            f"{milliseconds(ppd.later_turns_ttft_ms)} ms",
             _percent(changed.later_turns_ttft),
         ),
         (
             "turn 2+ TPOT, median",
             f"{milliseconds(pd.later_turns_tpot_ms)} ms",
-            f"{milliseconds(local.later_turns_tpot_ms)} ms",
+            f"{milliseconds(ppd.later_turns_tpot_ms)} ms",
             _percent(changed.later_turns_tpot),
         ),
         (
             "turn 1 TTFT, median (same route)",
             f"{milliseconds(pd.first_turn_ttft_ms)} ms",
-            f"{milliseconds(local.first_turn_ttft_ms)} ms",
+            f"{milliseconds(ppd.first_turn_ttft_ms)} ms",
             _percent(changed.first_turn_ttft),
         ),
-        ("turn 2+ prompt found in a cache", f"{pd.cached_share:.0%} (P's)", f"{local.cached_share:.0%} (D's)", ""),
+        ("turn 2+ prompt found in a cache", f"{pd.cached_share:.0%} (P's)", f"{ppd.cached_share:.0%} (D's)", ""),
         (
             "requests at the prefill pod",
             str(pd.prefill_requests),
-            str(local.prefill_requests),
+            str(ppd.prefill_requests),
             _percent(changed.prefill_requests),
         ),
-        ("KV transfers from P to D", str(pd.kv_reads), str(local.kv_reads), _percent(changed.kv_reads)),
-        ("KV bytes from P to D", _size(pd.kv_bytes), _size(local.kv_bytes), _percent(changed.kv_bytes)),
+        ("KV transfers from P to D", str(pd.kv_reads), str(ppd.kv_reads), _percent(changed.kv_reads)),
+        ("KV bytes from P to D", _size(pd.kv_bytes), _size(ppd.kv_bytes), _percent(changed.kv_bytes)),
     )
 
 

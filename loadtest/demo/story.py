@@ -27,7 +27,7 @@ from loadtest.demo.summary import Run, Summary, change, run_of, same_traffic
 LOG_S = 10.0
 """How long the gateway's line of a request may lag behind its answer."""
 TITLES = {
-    "local": "Policy local: turn 1 through P, later turns straight to the decode pod that holds the conversation",
+    "ppd": "Policy ppd: turn 1 through P, later turns as the table measured on simulated pods says",
     "pd": "Policy pd: the same conversations with every turn through P, on a gateway and pods of their own",
 }
 
@@ -59,12 +59,12 @@ class Story:
         scripts = traffic.build(options.conversations, options.turns)
         report.introduction(console, options.conversations, options.turns)
         async with Children() as children:
-            cluster = await self._start(children, "local", options.port)
-            local = await children.guard(self._play(cluster, scripts))
+            cluster = await self._start(children, "ppd", options.port)
+            ppd = await children.guard(self._play(cluster, scripts))
             async with Children() as others:
                 other = await self._start(others, "pd", 0)
                 pd = await others.guard(self._play(other, scripts))
-            self._conclude(self._sum_up(local, pd))
+            self._conclude(self._sum_up(ppd, pd))
             if not options.once:
                 report.going_on(console, cluster)
                 cluster.log.on_entry = lambda entry: report.visitor(console, cluster, entry)
@@ -98,15 +98,15 @@ class Story:
         report.text(self._console, f"The demo took {summary.duration_s:.1f} s.")
         self.told = True
 
-    def _sum_up(self, local: Played, pd: Played) -> Summary:
+    def _sum_up(self, ppd: Played, pd: Played) -> Summary:
         return Summary(
             simulated=True,
             profile=clusters.PROFILE,
             note=report.NOTE,
-            same_traffic=same_traffic(local.turns, pd.turns),
-            local=local.run,
+            same_traffic=same_traffic(ppd.turns, pd.turns),
+            ppd=ppd.run,
             pd=pd.run,
-            change_percent=change(pd.run, local.run),
+            change_percent=change(pd.run, ppd.run),
             duration_s=time.monotonic() - self._began_s,
         )
 

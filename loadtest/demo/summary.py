@@ -54,7 +54,7 @@ class Summary(msgspec.Struct, frozen=True):
     profile: str
     note: str
     same_traffic: bool
-    local: Run
+    ppd: Run
     pd: Run
     change_percent: Change
     duration_s: float
@@ -82,15 +82,15 @@ def run_of(
     )
 
 
-def change(pd: Run, local: Run) -> Change:
-    """What `local` changes against `pd`."""
+def change(pd: Run, ppd: Run) -> Change:
+    """What `ppd` changes against `pd`."""
     return Change(
-        first_turn_ttft=percent(pd.first_turn_ttft_ms, local.first_turn_ttft_ms),
-        later_turns_ttft=percent(pd.later_turns_ttft_ms, local.later_turns_ttft_ms),
-        later_turns_tpot=percent(pd.later_turns_tpot_ms, local.later_turns_tpot_ms),
-        prefill_requests=percent(pd.prefill_requests, local.prefill_requests),
-        kv_reads=percent(pd.kv_reads, local.kv_reads),
-        kv_bytes=percent(pd.kv_bytes, local.kv_bytes),
+        first_turn_ttft=percent(pd.first_turn_ttft_ms, ppd.first_turn_ttft_ms),
+        later_turns_ttft=percent(pd.later_turns_ttft_ms, ppd.later_turns_ttft_ms),
+        later_turns_tpot=percent(pd.later_turns_tpot_ms, ppd.later_turns_tpot_ms),
+        prefill_requests=percent(pd.prefill_requests, ppd.prefill_requests),
+        kv_reads=percent(pd.kv_reads, ppd.kv_reads),
+        kv_bytes=percent(pd.kv_bytes, ppd.kv_bytes),
     )
 
 

@@ -91,8 +91,8 @@ def test_it_ends_well_and_quietly(told: Told) -> None:
     assert told.errors == ""
 
 
-def test_policy_local_sends_the_first_turn_through_p_and_later_turns_straight_to_d(told: Told) -> None:
-    assert [(row["conversation"], row["turn"], row["route"], row["prefill"]) for row in told.turns("local")] == [
+def test_policy_ppd_sends_the_first_turn_through_p_and_later_turns_straight_to_d(told: Told) -> None:
+    assert [(row["conversation"], row["turn"], row["route"], row["prefill"]) for row in told.turns("ppd")] == [
         ("1", 1, "pd", "P1"),
         ("1", 2, "local", None),
         ("1", 3, "local", None),
@@ -106,7 +106,7 @@ def test_policy_pd_sends_every_turn_through_p(told: Told) -> None:
     assert [(row["route"], row["prefill"]) for row in told.turns("pd")] == [("pd", "P1")] * 6
 
 
-@pytest.mark.parametrize("policy", ["local", "pd"])
+@pytest.mark.parametrize("policy", ["ppd", "pd"])
 def test_a_conversation_stays_on_its_decode_pod(told: Told, policy: str) -> None:
     for conversation in ("1", "2"):
         pods = {row["decode"] for row in told.turns(policy) if row["conversation"] == conversation}
@@ -115,7 +115,7 @@ def test_a_conversation_stays_on_its_decode_pod(told: Told, policy: str) -> None
 
 
 def test_later_turns_find_their_history_in_a_cache(told: Told) -> None:
-    for row in [*told.turns("local"), *told.turns("pd")]:
+    for row in [*told.turns("ppd"), *told.turns("pd")]:
         if row["turn"] == 1:
             assert row["context_tokens"] == row["cached_tokens"] == 0
         else:
@@ -125,32 +125,32 @@ def test_later_turns_find_their_history_in_a_cache(told: Told) -> None:
 
 def test_on_route_local_all_whole_blocks_of_the_history_are_cached(told: Told) -> None:
     """Blocks of 16 tokens; the last token of an answer was sampled, but its KV not computed."""
-    for row in told.turns("local"):
+    for row in told.turns("ppd"):
         if row["turn"] > 1:
             assert row["cached_tokens"] >= (row["context_tokens"] - 1) // 16 * 16
 
 
 def test_later_turns_start_sooner_when_they_go_straight_to_d(told: Told) -> None:
     """Other processes only ever add to a time, so the fastest turns compare on any machine, medians on a quiet one."""
-    fastest = {p: min(row["ttft_ms"] for row in told.turns(p) if row["turn"] > 1) for p in ("local", "pd")}
-    assert fastest["local"] < fastest["pd"]
-    assert told.summary["local"]["timers_late_ms"] > 0
-    if max(told.summary[policy]["timers_late_ms"] for policy in ("local", "pd")) <= BUSY_MS:
-        assert told.summary["local"]["later_turns_ttft_ms"] < told.summary["pd"]["later_turns_ttft_ms"]
+    fastest = {p: min(row["ttft_ms"] for row in told.turns(p) if row["turn"] > 1) for p in ("ppd", "pd")}
+    assert fastest["ppd"] < fastest["pd"]
+    assert told.summary["ppd"]["timers_late_ms"] > 0
+    if max(told.summary[policy]["timers_late_ms"] for policy in ("ppd", "pd")) <= BUSY_MS:
+        assert told.summary["ppd"]["later_turns_ttft_ms"] < told.summary["pd"]["later_turns_ttft_ms"]
         assert told.summary["change_percent"]["later_turns_ttft"] < 0
 
 
 def test_the_prefill_pod_is_asked_once_per_conversation_or_once_per_turn(told: Told) -> None:
-    assert (told.summary["local"]["prefill_requests"], told.summary["pd"]["prefill_requests"]) == (2, 6)
-    assert (told.summary["local"]["kv_reads"], told.summary["pd"]["kv_reads"]) == (2, 6)
-    assert 0 < told.summary["local"]["kv_bytes"] < told.summary["pd"]["kv_bytes"]
+    assert (told.summary["ppd"]["prefill_requests"], told.summary["pd"]["prefill_requests"]) == (2, 6)
+    assert (told.summary["ppd"]["kv_reads"], told.summary["pd"]["kv_reads"]) == (2, 6)
+    assert 0 < told.summary["ppd"]["kv_bytes"] < told.summary["pd"]["kv_bytes"]
 
 
 def test_both_runs_had_the_same_traffic_on_pods_of_their_own(told: Told) -> None:
     assert told.summary["same_traffic"] is True
-    local, pd = told.summary["local"], told.summary["pd"]
-    assert not set(local["pods"].values()) & set(pd["pods"].values())
-    assert local["gateway"] != pd["gateway"]
+    ppd, pd = told.summary["ppd"], told.summary["pd"]
+    assert not set(ppd["pods"].values()) & set(pd["pods"].values())
+    assert ppd["gateway"] != pd["gateway"]
 
 
 def test_it_says_that_the_pods_are_simulated(told: Told) -> None:
@@ -166,7 +166,7 @@ def test_without_a_terminal_it_prints_plain_lines(told: Told) -> None:
 
 def test_nothing_is_left_running(told: Told) -> None:
     assert told.left == {}
-    for policy in ("local", "pd"):
+    for policy in ("ppd", "pd"):
         assert not answers(told.summary[policy]["gateway"])
         assert not any(answers(url) for url in told.summary[policy]["pods"].values())
 
@@ -233,7 +233,7 @@ async def test_the_last_words_of_a_child_that_dies_at_its_start_are_shown() -> N
         async with telling(mark, *QUICK, "--port", str(port)) as process:
             _, errors = await process.communicate()
             assert process.returncode == 1
-    assert b"demo: gateway (policy local) ended with status 1" in errors
+    assert b"demo: gateway (policy ppd) ended with status 1" in errors
     assert f"cannot listen on 127.0.0.1:{port}".encode() in errors
     assert descendants(mark) == {}
 

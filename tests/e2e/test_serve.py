@@ -125,7 +125,7 @@ async def test_config_check_names_the_key_and_the_file(tmp_path: Path) -> None:
     good.write_text('decode = ["http://d:1"]\nprefill = ["http://p:1"]\n[timeouts]\nconnect_s = 1\n')
     bad.write_text('decode = ["http://d:1"]\n[timeouts]\nconect_s = 1\n')
     status, out, _ = await run("config", "check", str(good))
-    assert (status, out) == (0, f"{good}: ok (policy pd; pods: 1 prefill, 1 decode, 0 replica)\n")
+    assert (status, out) == (0, f"{good}: ok (policy ppd; pods: 1 prefill, 1 decode, 0 replica)\n")
     status, _, err = await run("config", "check", str(bad))
     assert status == 2
     assert err == f"ppd-gateway: {bad}: timeouts.conect_s: unknown key (did you mean timeouts.connect_s?)\n"

@@ -45,7 +45,7 @@ def complaint(file: str | None = None, environment: dict[str, str] | None = None
 def test_nothing_but_a_decode_pod_is_needed() -> None:
     config = configured(**DECODE)
     assert config.pods == ((Role.DECODE, "http://d0:8200"),)
-    assert (config.policy, config.host, config.port, config.log_level) == ("pd", "127.0.0.1", 8000, "info")
+    assert (config.policy, config.host, config.port, config.log_level) == ("ppd", "127.0.0.1", 8000, "info")
     assert (config.max_conversations, config.conversation_ttl_s) == (200_000, 3600.0)
     assert config.net == GatewaySettings(), "the table's defaults are those of the code"
 

@@ -50,7 +50,7 @@ def through(tap: StreamTap, pieces: Iterable[bytes]) -> bytes:
 
 def learned(tap: StreamTap) -> tuple[Any, ...]:
     fingerprint = None if tap.fingerprint is None else bytes(tap.fingerprint)
-    return tap.usage, tap.reply_head, fingerprint, tap.done, tap.error, tap.said_something, tap.events
+    return tap.usage, tap.reply_head, fingerprint, tap.done, tap.error, tap.said_something
 
 
 def test_the_recordings_are_there() -> None:
@@ -335,6 +335,16 @@ def test_what_only_looks_like_something_passes_untouched_and_at_once(event: byte
     tap = StreamTap(strip_usage=True, fingerprint=FINGERPRINT)
     assert tap.feed(HELLO + event) == HELLO + event
     assert (tap.usage, tap.error, tap.done) == (None, None, False)
+
+
+def test_a_usage_that_is_not_the_streams_own_does_not_make_the_pod_one_that_forces_usage() -> None:
+    """`_usage_event` is for the top-level field; this one is somewhere inside a delta."""
+    nested = b'data: {"choices":[{"index":0,"delta":{"tool":{"usage":{"prompt_tokens":1}}},"finish_reason":null}]}\n\n'
+    tap = StreamTap(strip_usage=True, fingerprint=msgspec.Raw(b'"fp-1"'))
+    finish = FINISH.replace(b'"stop"}]}', b'"stop"}],"system_fingerprint":"fp-1"}')
+    assert through(tap, [nested, FINISH, USAGE, DONE]) == nested + finish + DONE
+    assert tap.usage is not None
+    assert tap.usage.prompt_tokens == 9
 
 
 def test_a_handover_on_a_chunk_becomes_null() -> None:

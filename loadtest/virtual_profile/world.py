@@ -1,0 +1,153 @@
+"""Pods and conversations of one cell, on a virtual clock.
+
+Rule of this room: pods are chosen by `gateway.core.decide`; a turn is what `gateway.net` would send, without HTTP.
+Contexts are put in place by prompts that leave the same blocks in the caches of P and D as a first turn would.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gateway.core.conversations import Conversation, Kind, Recognition
+from gateway.core.decide import Plan, Request, decide
+from gateway.core.pods import Fleet, Pod, Role
+from gateway.core.policies import POLICIES, PolicyOptions
+from gateway.ops.profile.plan import Shape
+from loadtest.engine.core import Engine
+from loadtest.engine.request import EngineOutput, EngineRequest, Finish, KvIntent
+from loadtest.engine.virtual import VirtualCluster
+from lut.cell import Route
+
+Tokens: TypeAlias = "array[int]"
+
+
+class CountingLanguage:
+    """Says 1, 2, 3 and never ends: nobody looks at the text."""
+
+    eos = 0
+
+    def next_token(self, state: int, branch: int, index: int, previous: int, *, may_end: bool) -> int:
+        return index + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """A conversation after its first turn, and the tokens of its context."""
+
+    conversation: Conversation
+    context: Tokens
+
+
+@dataclass(slots=True)
+class Turn:
+    """One measured turn on its way. cached_tokens: as the answering pod says."""
+
+    number: int
+    pod: str
+    request_id: str
+    tokens: int = 0
+    cached_tokens: int = 0
+
+
+OnTurn = Callable[[Turn, float, Finish | None], None]
+"""Told of each token of the answer: the turn, the time, and how it ended if it did."""
+
+
+class World:
+    """`engines` by pod name, `p0`, `d0` and so on; they must be idle. The clock begins at 0."""
+
+    def __init__(self, engines: dict[str, Engine], arm: Route, seed: str) -> None:
+        self.cluster = VirtualCluster()
+        self._engines = engines
+        self._seed = seed
+        self._policy = POLICIES[arm](PolicyOptions())
+        pods = [Pod(name, Role.PREFILL if name.startswith("p") else Role.DECODE, up=True) for name in engines]
+        self._fleet = Fleet(pods)
+        self._requests = 0
+        self._fresh_token = 1
+        for name, engine in engines.items():
+            self.cluster.add(name, engine)
+
+    def prepare(self, shape: Shape, count: int) -> list[Talk]:
+        """Put so many conversations in place, evenly, and wait until all is quiet."""
+        talks = []
+        for number in range(count):
+            conversation = Conversation(f"{self._seed}/{number}".encode(), 0.0)
+            plan = self._decide(Recognition(conversation, Kind.NEW, 1), shape.context_tokens)
+            assert plan.prefill is not None
+            for pod in (plan.prefill, plan.answering):
+                pod.take(shape.context_tokens)
+            conversation.turn, conversation.resident_tokens = 1, shape.context_tokens
+            conversation.prefill, conversation.decode = plan.prefill.url, plan.answering.url
+            context = self._tokens(shape.context_tokens)
+            self._place(plan.prefill.url, context[: shape.context_tokens - shape.reply_tokens])
+            self._place(plan.answering.url, context[:-1])  # the last token of an answer is never computed
+            talks.append(Talk(conversation, context))
+        self.cluster.run()
+        return talks
+
+    def turn(self, number: int, talk: Talk, shape: Shape, on_turn: OnTurn) -> Turn:
+        """Begin the next turn of a conversation now."""
+        prompt = talk.context + self._tokens(shape.new_tokens)
+        plan = self._decide(Recognition(talk.conversation, Kind.NEXT, 2), len(prompt))
+        turn = Turn(number, plan.answering.url, self._name())
+        if plan.prefill is None:
+            self._answer(turn, prompt, shape, None, on_turn)
+            return turn
+        first_leg = EngineRequest(turn.request_id, prompt, 1, ignore_eos=True, kv=KvIntent(do_remote_decode=True))
+        turn.pod = plan.prefill.url
+
+        def prefilled(now: float, output: EngineOutput) -> None:
+            if output.finish is None:
+                return
+            if output.offer is None:
+                on_turn(turn, now, Finish.ERROR)
+                return
+            turn.pod = plan.answering.url
+            intent = KvIntent(do_remote_prefill=True, source=output.offer.source)
+            self._answer(turn, prompt, shape, intent, on_turn)
+
+        self.cluster.submit(turn.pod, first_leg, prefilled)
+        return turn
+
+    def abort(self, turn: Turn) -> None:
+        self.cluster.abort(turn.pod, turn.request_id)
+
+    def leave(self) -> None:
+        """Let everything end, and empty the caches, so that the engines are as new."""
+        self.cluster.run()
+        for name, engine in self._engines.items():
+            if engine.num_requests or not engine.reset_prefix_cache():
+                raise RuntimeError(f"pod {name} is not quiet in the end")
+
+    def _answer(self, turn: Turn, prompt: Tokens, shape: Shape, kv: KvIntent | None, on_turn: OnTurn) -> None:
+        def heard(now: float, output: EngineOutput) -> None:
+            turn.tokens += len(output.token_ids)
+            if output.prefill is not None:
+                turn.cached_tokens = output.prefill.cached_tokens
+            on_turn(turn, now, output.finish)
+
+        request = EngineRequest(turn.request_id, prompt, shape.output_tokens, ignore_eos=True, kv=kv)
+        self.cluster.submit(turn.pod, request, heard)
+
+    def _decide(self, recognition: Recognition, prompt_tokens: int) -> Plan:
+        plan = decide(Request(prompt_tokens), recognition, self._fleet, self._policy)
+        assert plan is not None
+        return plan
+
+    def _place(self, pod: str, prompt: Tokens) -> None:
+        request = EngineRequest(self._name(), prompt, 1, ignore_eos=True)
+        self.cluster.submit(pod, request, lambda *_: None)
+
+    def _name(self) -> str:
+        self._requests += 1
+        return f"r{self._requests}"
+
+    def _tokens(self, count: int) -> Tokens:
+        """Tokens that nobody has said yet."""
+        first = self._fresh_token
+        self._fresh_token = (first + count) % (1 << 31)
+        return array("I", range(first, first + count))
