@@ -51,6 +51,7 @@ class Conversation(msgspec.Struct, eq=False):
     pending: its requests in flight.
     last_route: how its last turn went, "pd" or "local".
     recent_outputs: tokens of its last answers.
+    prompt_bytes: size of its last prompt in the request's body.
     """
 
     key: bytes
@@ -63,6 +64,7 @@ class Conversation(msgspec.Struct, eq=False):
     pending: int = 0
     last_route: str | None = None
     recent_outputs: tuple[int, ...] = ()
+    prompt_bytes: int = 0
     traces: list[Trace] = msgspec.field(default_factory=list)
 
 
@@ -93,6 +95,7 @@ class TurnResult(msgspec.Struct, frozen=True):
     prompt_tokens: int
     output_tokens: int
     reply_head: bytes | None
+    prompt_bytes: int = 0
 
 
 @dataclass
@@ -158,6 +161,7 @@ class ConversationStore:
         conversation.decode, conversation.epoch = result.decode, result.epoch
         conversation.resident_tokens = total
         conversation.last_route = result.route
+        conversation.prompt_bytes = result.prompt_bytes
         if result.output_tokens:
             conversation.recent_outputs = add_recent(conversation.recent_outputs, result.output_tokens)
         if chain is None or self._by_key.get(conversation.key) is not conversation:

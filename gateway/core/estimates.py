@@ -5,6 +5,8 @@ Rule of this room: each estimate is a small class that learns from what the pods
 
 from __future__ import annotations
 
+from gateway.core.conversations import Kind, Recognition
+
 START_BYTES_PER_TOKEN = 4.0
 _WEIGHT_OF_NEWS = 0.05
 
@@ -29,3 +31,18 @@ class BytesPerToken:
         seen = body_bytes / prompt_tokens
         before = self._ratio.get(model, START_BYTES_PER_TOKEN)
         self._ratio[model] = before + _WEIGHT_OF_NEWS * (seen - before)
+
+
+def prompt_tokens(recognition: Recognition, model: str, prompt_bytes: int, sizes: BytesPerToken) -> int:
+    """The expected tokens of a prompt, of which the new ones matter most.
+
+    For the next turn only what was added is estimated: the body grew by the last answer, whose tokens the pod has
+    counted, and by what is new. Guessing the whole prompt instead would put the error of thousands of known tokens
+    on a few new ones.
+    """
+    conversation = recognition.conversation
+    grown_bytes = prompt_bytes - conversation.prompt_bytes
+    if recognition.kind is not Kind.NEXT or conversation.prompt_bytes == 0 or grown_bytes <= 0:
+        return sizes.tokens(model, prompt_bytes)
+    answer_tokens = conversation.recent_outputs[-1] if conversation.recent_outputs else 0
+    return conversation.resident_tokens + max(1, sizes.tokens(model, grown_bytes) - answer_tokens)

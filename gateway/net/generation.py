@@ -107,7 +107,7 @@ class Generation:
             parts.store.bind(conversation, plan.prefill.url if plan.prefill else None, plan.answering.url)
             plan, learned = await self._until_answered(plan, intake)
             if learned is not None:
-                parts.store.finish(intake.recognition, intake.chain, self._result(plan, learned))
+                parts.store.finish(intake.recognition, intake.chain, self._result(plan, learned, intake.prompt_bytes))
                 finished = True
                 self._learn(intake, learned.usage)
         finally:
@@ -339,7 +339,7 @@ class Generation:
         record.prefill = plan.prefill.url if plan.prefill else None
         record.answering = plan.answering.url
 
-    def _result(self, plan: Plan, learned: Learned) -> TurnResult:
+    def _result(self, plan: Plan, learned: Learned, prompt_bytes: int) -> TurnResult:
         usage = learned.usage
         return TurnResult(
             prefill=plan.prefill.url if plan.prefill else None,
@@ -349,6 +349,7 @@ class Generation:
             prompt_tokens=usage.prompt_tokens if usage else self._prompt_tokens,
             output_tokens=usage.output_tokens if usage else 0,
             reply_head=learned.reply_head,
+            prompt_bytes=prompt_bytes,
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gateway.core.chains import Chain, MessageChain, TextChain, root_of
 from gateway.core.conversations import Recognition
 from gateway.core.decide import Request
+from gateway.core.estimates import prompt_tokens
 from gateway.core.weights import Weights, parse_weights
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
@@ -65,7 +66,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
     tenant = root_of(credential)
     parts.rate.count(now_s)
     request = Request(
-        prompt_tokens=parts.bytes_per_token.tokens(model, prompt_bytes),
+        prompt_tokens=prompt_tokens(recognition, model, prompt_bytes, parts.bytes_per_token),
         whole=whole_reason(endpoint.api, fields),
         output_tokens=_output_tokens(parts, recognition, tenant, fields),
         rate=parts.rate.per_second(now_s),

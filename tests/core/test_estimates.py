@@ -7,7 +7,8 @@ import statistics
 
 import pytest
 
-from gateway.core.estimates import START_BYTES_PER_TOKEN, BytesPerToken
+from gateway.core.conversations import Conversation, Kind, Recognition
+from gateway.core.estimates import START_BYTES_PER_TOKEN, BytesPerToken, prompt_tokens
 from gateway.core.outputs import PRIOR_TOKENS, OutputLengths, RunningMedian, add_recent
 from gateway.core.rates import RequestRate
 from gateway.core.weights import PRESETS, Weights, parse_weights
@@ -220,3 +221,27 @@ def test_the_presets_say_what_their_names_promise() -> None:
     interactive, balanced, throughput = (PRESETS[name] for name in ("interactive", "balanced", "throughput"))
     assert interactive.w_ttft / interactive.w_tpot > balanced.w_ttft / balanced.w_tpot == 1
     assert throughput.w_ttft / throughput.w_tpot < 1
+
+
+def recognised(kind: Kind, **known: object) -> Recognition:
+    return Recognition(Conversation(b"k" * 16, 0.0, turn=1, **known), kind, 2)  # type: ignore[arg-type]
+
+
+def test_of_a_next_turn_only_what_was_added_is_estimated() -> None:
+    sizes = BytesPerToken()
+    known = {"prompt_bytes": 12_000, "resident_tokens": 2_100, "recent_outputs": (80, 100)}
+    grown = 12_000 + 4 * 100 + 4 * 25
+    assert prompt_tokens(recognised(Kind.NEXT, **known), "m", grown, sizes) == 2_100 + 25
+    assert prompt_tokens(recognised(Kind.REPEAT, **known), "m", grown, sizes) == grown // 4
+
+
+def test_a_prompt_that_did_not_grow_or_was_never_seen_is_estimated_as_a_whole() -> None:
+    sizes = BytesPerToken()
+    known = {"prompt_bytes": 12_000, "resident_tokens": 2_100, "recent_outputs": (100,)}
+    assert prompt_tokens(recognised(Kind.NEXT, **known), "m", 8_000, sizes) == 2_000
+    assert prompt_tokens(recognised(Kind.NEXT), "m", 8_000, sizes) == 2_000
+
+
+def test_an_answer_that_the_client_cut_leaves_at_least_one_new_token() -> None:
+    known = {"prompt_bytes": 12_000, "resident_tokens": 2_100, "recent_outputs": (500,)}
+    assert prompt_tokens(recognised(Kind.NEXT, **known), "m", 12_040, BytesPerToken()) == 2_101
