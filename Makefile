@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 SIMULATED := --gpu "H100 80 GB (simulated)" --network "NVLink (simulated)" \
-	--note "simulated pods: profile h100-llama3.1-8b of loadtest/engine, made by make table"
+	--note "simulated pods: profile h100-llama3.1-8b of loadtest/engine under the virtual clock" \
+	--note "python -m loadtest.virtual_profile -o build/simulated && ppd-gateway lut build build/simulated/*.jsonl"
 
 .PHONY: demo test lint format docs vllm-env table clean
 

@@ -32,7 +32,7 @@ IN_FLIGHT_PER_DECODE_POD = 256
 ASSIGNMENTS = ("1P_3D", "2P_2D", "3P_1D", "1P_2D", "1P_1D")
 
 PLAN = Plan(
-    shapes=grid((256, 2048, 8192, 32_768), (16, 128, 1024), (32, 256)),
+    shapes=grid((256, 2048, 8192, 32_768, 131_072), (16, 128, 1024), (32, 256)),
     rates=(1.0, 4.0, 16.0, 32.0),
     samples=16,
     window_s=2.0,
