@@ -105,10 +105,17 @@ class TextChain:
 
     def prefixes(self, lengths: Lengths) -> Iterator[tuple[int, bytes]]:
         for block in range(len(self._blocks) - 1, -1, -1):
-            for offset in sorted(lengths.get(self._blocks[block], ()), reverse=True):
-                length = block * BLOCK_BYTES + offset
-                if length <= self.length:
-                    yield length, self._hash_of(length)
+            offsets = lengths.get(self._blocks[block])
+            if not offsets:
+                continue
+            start = block * BLOCK_BYTES
+            before = xxhash.xxh3_128(self._root)
+            before.update(self._data[:start])
+            for offset in sorted(offsets, reverse=True):
+                if start + offset <= self.length:
+                    hasher = before.copy()
+                    hasher.update(self._data[start : start + offset])
+                    yield start + offset, hasher.digest()
 
     def reply_follows(self, length: int, head: bytes) -> bool:
         if self._begins_with_reply is None:

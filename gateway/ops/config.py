@@ -138,7 +138,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Layer:
 
 def _known(key: str, source: str) -> str:
     if key not in BY_KEY:
-        raise ConfigError(f"{source}: {key}: unknown key{_hint(key, BY_KEY)}")
+        raise ConfigError(f"{source}: {' '.join(key.split())}: unknown key{_hint(key, BY_KEY)}")
     return key
 
 

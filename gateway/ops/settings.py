@@ -37,7 +37,7 @@ def integer(low: int, high: int) -> Check:
 
 
 def seconds(value: Any) -> float:
-    number = float(_number(value, float, "a number of seconds"))
+    number = _float(value, "a number of seconds")
     if not 0 < number < 1e9:
         raise ValueError("must be a number of seconds above 0")
     return number
@@ -61,7 +61,14 @@ def boolean(value: Any) -> bool:
 
 
 def number(value: Any) -> float:
-    return float(_number(value, float, "a number"))
+    return _float(value, "a number")
+
+
+def _float(value: Any, what: str) -> float:
+    try:
+        return float(_number(value, float, what))
+    except OverflowError:
+        raise ValueError(f"must be {what} that is not beyond all bounds") from None
 
 
 def weights(value: Any) -> str:
@@ -93,7 +100,8 @@ def url(value: Any) -> str:
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError(f"{value!r} must end after host and port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}" + (f":{port}" if port is not None else "")
+    shown = "" if port is None or port == {"http": 80, "https": 443}[parts.scheme] else f":{port}"
+    return f"{parts.scheme}://{host}{shown}"
 
 
 def several(check: Check, separator: str = ",") -> Check:

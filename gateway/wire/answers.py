@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.wire.fields import NULL, Fields, is_null, join
+from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts import reply_head
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
 
@@ -75,9 +76,10 @@ def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
         return WholeAnswer(body, None, None, None)
     usage_raw = fields.get("usage")
     changed = False
-    if not is_null(fields.get("kv_transfer_params")):
-        fields["kv_transfer_params"] = NULL
-        changed = True
+    for name in HANDOVER_FIELDS:
+        if not is_null(fields.get(name)):
+            fields[name] = NULL
+            changed = True
     if prefill is not None and usage_raw is not None and not is_null(usage_raw):
         fields["usage"] = prefill.put_into(usage_raw, keep_null=True)
         changed = True

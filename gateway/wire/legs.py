@@ -13,7 +13,7 @@ import msgspec
 from gateway.wire.contract import Api, prefill_fields
 from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_true, join, raw, string_of, value_of
 
-_HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
+HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 NO_MODEL = "ppd-gateway-releases-a-handover"
 """A model no pod has."""
 
@@ -33,15 +33,15 @@ def without_handover(fields: Fields) -> CleanBody:
 
     vLLM merges `vllm_xargs` into the same dictionary (`to_sampling_params`), so that door is shut as well.
     """
-    removed = [name for name in _HANDOVER_FIELDS if name in fields]
-    clean = {name: value for name, value in fields.items() if name not in _HANDOVER_FIELDS}
+    removed = [name for name in HANDOVER_FIELDS if name in fields]
+    clean = {name: value for name, value in fields.items() if name not in HANDOVER_FIELDS}
     extra = fields.get("vllm_xargs")
     if extra is not None:
         try:
             inner = msgspec.json.decode(extra, type=Fields)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             inner = {}
-        kept = {name: value for name, value in inner.items() if name not in _HANDOVER_FIELDS}
+        kept = {name: value for name, value in inner.items() if name not in HANDOVER_FIELDS}
         if len(kept) < len(inner):
             clean["vllm_xargs"] = msgspec.Raw(join(kept))
             removed.append("vllm_xargs")
@@ -109,7 +109,7 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
         return _INCLUDE_USAGE
     try:
         inner = msgspec.json.decode(options, type=Fields)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return options
     if not flag_of(inner, "include_usage"):
         inner["include_usage"] = TRUE

@@ -59,7 +59,6 @@ class StreamTap:
         self.usage: Usage | None = None
         self.error: str | None = None
         self.done = False
-        self.events = 0
         self.fingerprint = fingerprint
         self._strip_usage = strip_usage
         self._prefill = prefill
@@ -130,7 +129,8 @@ class StreamTap:
         return held or b""
 
     def _event(self, event: bytes) -> bytes:
-        self.events += 1
+        if b'"kv_transfer_params":{' in event:
+            event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
         if b'"usage":{' in event:
             return self._usage_event(event)
         if b'"system_fingerprint":"' in event:
@@ -144,8 +144,6 @@ class StreamTap:
         elif event.startswith(b'data: {"error"'):
             self.error = self.error or "the pod ended its stream with an error event"
             self._spoke = True
-        elif b'"kv_transfer_params":{' in event:
-            event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
         if event.startswith(b"data: {") and self._may_hold_reply(event):
             self._read_reply(event)
         return self._release() + event

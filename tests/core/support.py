@@ -46,6 +46,7 @@ def result(
     decode: str = "d0",
     epoch: int = 0,
     route: str = "pd",
+    prompt_bytes: int = 0,
 ) -> TurnResult:
     """A turn that ended well."""
     return TurnResult(
@@ -56,6 +57,7 @@ def result(
         prompt_tokens=prompt,
         output_tokens=output,
         reply_head=None if reply is None else head(reply),
+        prompt_bytes=prompt_bytes,
     )
 
 

@@ -171,3 +171,16 @@ def test_an_earlier_list_of_token_ids_is_found_in_a_longer_one() -> None:
 
 def test_a_block_is_small_against_a_prompt_and_large_against_its_hash() -> None:
     assert BLOCK_BYTES == 1024
+
+
+def test_many_remembered_lengths_in_one_block_are_all_found_the_longest_first() -> None:
+    data = bytes(range(256)) * 12
+    wanted = [1024 + offset for offset in range(0, 1000, 7)]
+    lengths: dict[bytes, dict[int, int]] = {}
+    for length in wanted:
+        joint = TextChain(b"r" * 16, data[:length], None).joint()
+        assert joint is not None
+        lengths.setdefault(joint[0], {})[joint[1]] = 1
+    found = list(TextChain(b"r" * 16, data, None).prefixes(lengths))
+    assert [length for length, _ in found] == sorted(wanted, reverse=True)
+    assert all(prompt_hash == TextChain(b"r" * 16, data[:length], None).whole for length, prompt_hash in found)

@@ -23,6 +23,7 @@ class Left(TypedDict, total=False):
     decode: str
     epoch: int
     route: str
+    prompt_bytes: int
 
 
 @dataclass
@@ -103,11 +104,11 @@ def test_a_completions_prompt_is_extended_by_text(desk: Desk) -> None:
 
 def test_what_the_turn_left_behind_is_remembered(desk: Desk) -> None:
     recognition = desk.ask(HI)
-    desk.answer(recognition, HI, prompt=100, output=20, decode="d1", epoch=3, route="local")
+    desk.answer(recognition, HI, prompt=100, output=20, decode="d1", epoch=3, route="local", prompt_bytes=420)
     conversation = recognition.conversation
     assert (conversation.turn, conversation.prefill, conversation.decode) == (1, "p0", "d1")
     assert (conversation.epoch, conversation.resident_tokens, conversation.pending) == (3, 120, 0)
-    assert (conversation.last_route, conversation.recent_outputs) == ("local", (20,))
+    assert (conversation.last_route, conversation.recent_outputs, conversation.prompt_bytes) == ("local", (20,), 420)
 
 
 def test_the_lengths_of_the_last_five_answers_are_remembered(desk: Desk) -> None:

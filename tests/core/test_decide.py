@@ -152,6 +152,13 @@ def test_a_pod_at_its_limit_takes_no_append_prefill() -> None:
     assert plan.reason == "because; but d0 has 3 requests in flight"
 
 
+def test_a_limit_of_one_is_a_limit() -> None:
+    of = fleet("p0", "d0")
+    pod(of, "d0").in_flight = 1
+    request = Request(prompt_tokens=1100, decode_max_in_flight=1)
+    assert short(plan_of(turn(2), of, AlwaysLocal(), request)) == ("pd", "p0", "d0")
+
+
 def test_no_limit_means_no_limit() -> None:
     of = fleet("p0", "d0")
     pod(of, "d0").in_flight = 10**6

@@ -129,6 +129,11 @@ def test_every_time_takes_fractions_and_nothing_that_is_not_above_0(key: str) ->
             check(bad)
 
 
+@pytest.mark.parametrize(("said", "interpolated"), [("nearest", False), ("interpolated", True)])
+def test_how_the_table_is_read(said: str, interpolated: bool) -> None:
+    assert configured(**DECODE, table_lookup=said).interpolate is interpolated
+
+
 # Lines that say what is wrong
 
 
@@ -275,7 +280,7 @@ def test_a_port_that_is_no_service_link_still_counts() -> None:
         ("http://host:8000", "http://host:8000"),
         ("http://host:8000/", "http://host:8000"),
         ("http://host", "http://host"),
-        ("HTTPS://Host.Example:443", "https://host.example:443"),
+        ("HTTPS://Host.Example:443", "https://host.example"),
         ("http://10.0.0.1:1", "http://10.0.0.1:1"),
         ("http://[::1]:8000", "http://[::1]:8000"),
         ("http://[FE80::1]", "http://[fe80::1]"),
@@ -399,3 +404,15 @@ def test_a_tenants_weights_are_found_by_the_hash_of_its_key() -> None:
 @pytest.mark.parametrize("field", ["kv_transfer_params", "stream", "max_tokens"])
 def test_a_field_that_makes_the_prefill_leg_cannot_be_kept(field: str) -> None:
     assert "prefill_keep_fields" in complaint(**DECODE, prefill_keep_fields=[field])
+
+
+def test_a_number_beyond_all_bounds_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "g.toml"
+    path.write_text(f'decode = ["http://d:1"]\nshutdown_grace_s = {10**400}\n')
+    with pytest.raises(ConfigError, match="shutdown_grace_s: must be a number of seconds"):
+        load(path, {}, {})
+
+
+def test_the_default_port_makes_no_second_pod() -> None:
+    with pytest.raises(ConfigError, match="is already a"):
+        load(None, {}, {"decode": ["http://a"], "prefill": ["http://a:80"]})

@@ -133,3 +133,9 @@ def test_the_reply_head_is_that_of_the_first_choice(choice: bytes, text: str) ->
 def test_an_answer_without_a_readable_choice_teaches_nothing_and_passes(body: bytes) -> None:
     whole = rewrite_answer(body, TWELVE)
     assert (whole.body, whole.usage, whole.reply_head, whole.finish_reason) == (body, None, None, None)
+
+
+def test_no_kind_of_handover_parameters_reaches_the_client() -> None:
+    body = b'{"id":"x","choices":[],"kv_transfer_params":{"a":1},"ec_transfer_params":{"b":2}}'
+    told = rewrite_answer(body, None).body
+    assert told == b'{"id":"x","choices":[],"kv_transfer_params":null,"ec_transfer_params":null}'

@@ -223,3 +223,9 @@ def test_both_legs_show_the_same_prompt_byte_for_byte(api: Api) -> None:
     assert bytes(d["kv_transfer_params"]) == THEIRS
     assert bytes(d["max_tokens"]) == b"7"
     assert b'remote_block_ids":[9]' not in prefill_body(api, fields)
+
+
+def test_options_that_are_nested_without_end_are_left_to_the_pod() -> None:
+    deep = msgspec.Raw(b'{"include_usage":' + b"[" * 2000 + b"]" * 2000 + b"}")
+    fields = {"stream": msgspec.Raw(b"true"), "stream_options": deep, "vllm_xargs": deep}
+    assert bytes(deep) in decode_body(without_handover(fields).fields, None, ask_usage=True)

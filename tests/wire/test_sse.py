@@ -496,6 +496,13 @@ def test_an_oversized_event_may_be_cut_anywhere(small_limit: int) -> None:
         assert tap.done, f"cut at {cut}"
 
 
+def test_an_oversized_event_may_be_cut_inside_its_end_in_the_very_read_that_made_it_oversized(small_limit: int) -> None:
+    big = b"data: " + b"x" * 2000 + b"\n\n"
+    tap = StreamTap(strip_usage=True)
+    assert through(tap, [big[:-1], big[-1:] + DONE]) == big + DONE
+    assert tap.done
+
+
 def test_an_oversized_event_may_have_several_lines(small_limit: int) -> None:
     tap = StreamTap(strip_usage=True)
     assert tap.feed(b"data: " + b"x" * 2000 + b"\n") == b"data: " + b"x" * 2000 + b"\n"
@@ -507,3 +514,9 @@ def test_an_oversized_event_may_have_several_lines(small_limit: int) -> None:
 def test_the_real_limit_is_four_mebibytes() -> None:
     """Far above any chunk a pod sends (logprobs of a token are some kilobytes), far below what would hurt."""
     assert sse.MAX_EVENT_BYTES == 4 << 20
+
+
+def test_a_usage_chunk_gives_no_handover_parameters_away() -> None:
+    chunk = b'data: {"choices":[],"usage":{"prompt_tokens":3},"kv_transfer_params":{"remote_host":"10.0.0.7"}}\n\n'
+    told = StreamTap(strip_usage=False).feed(chunk)
+    assert told == b'data: {"choices":[],"usage":{"prompt_tokens":3},"kv_transfer_params":null}\n\n'
