@@ -100,7 +100,7 @@ def tame_garbage_collector() -> None:
     """Let full collections be rare.
 
     Conversations are freed by reference count (nothing that is forgotten is part of a cycle), while a full collection
-    walks all of them: about a second of standstill for a million.
+    walks all of them and stands still as long.
     """
     gc.collect()
     gc.freeze()

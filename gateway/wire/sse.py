@@ -169,12 +169,12 @@ class StreamTap:
         if usage is None or is_null(usage):
             return self._release() + event
         self.usage = read_usage(usage) or self.usage
-        self._spoke = True
         if bytes(fields.get("choices", b"")) != b"[]":
             if not self._continuous:
                 self._strip_usage = False
             self._read_reply(event)
             return self._release() + event
+        self._spoke = True
         self._learn_fingerprint(fields)
         fingerprint = fields.get("system_fingerprint")
         if self._strip_usage:

@@ -173,7 +173,6 @@ async def test_a_draining_gateway_is_not_ready_and_finishes_what_it_has() -> Non
     async with world(prefill=0, decode=1) as w:
         w.decode[0].fault("slow_headers", seconds=0.2)
         request = asyncio.create_task(w.chat([user()]))
-        await w.watcher.until(lambda: True)
         while not w.decode[0].requests:  # noqa: ASYNC110
             await asyncio.sleep(0)
         drained = asyncio.create_task(w.gateway.drain(10))

@@ -190,7 +190,6 @@ async def world(
             "decode": [p.url for p in made.decode],
             "replica": [p.url for p in made.replica],
             "policy": policy,
-            "weights": "balanced",
             "port": 0,
             "health.interval_s": 0.05,
         }

@@ -520,3 +520,12 @@ def test_a_usage_chunk_gives_no_handover_parameters_away() -> None:
     chunk = b'data: {"choices":[],"usage":{"prompt_tokens":3},"kv_transfer_params":{"remote_host":"10.0.0.7"}}\n\n'
     told = StreamTap(strip_usage=False).feed(chunk)
     assert told == b'data: {"choices":[],"usage":{"prompt_tokens":3},"kv_transfer_params":null}\n\n'
+
+
+def test_a_role_that_carries_usage_is_still_only_a_role() -> None:
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"usage":{"prompt_tokens":3}}\n\n'
+    tap = StreamTap(strip_usage=False, continuous=True)
+    assert tap.feed(role) == role
+    assert not tap.said_something
+    tap.feed(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"prompt_tokens":3}}\n\n')
+    assert tap.said_something
