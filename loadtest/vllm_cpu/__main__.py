@@ -18,6 +18,7 @@ from loadtest.vllm_cpu.errors import VllmCpuError
 from loadtest.vllm_cpu.layout import HOME_VARIABLE, Layout
 from loadtest.vllm_cpu.locks import exclusive
 from loadtest.vllm_cpu.pod import START_SECONDS
+from loadtest.vllm_cpu.spec import Role
 from loadtest.vllm_cpu.state import state_file
 
 
@@ -34,7 +35,7 @@ def up(options: argparse.Namespace) -> None:
             options.decode,
             options.plain,
             kv_gib=options.kv_gib,
-            bidirectional=options.bidirectional,
+            bidirectional=[Role(role) for role in options.bidirectional],
             max_model_len=options.max_model_len,
             engine_arguments=options.engine_arguments,
             directory=options.state,
@@ -95,9 +96,11 @@ def parser() -> argparse.ArgumentParser:
     starting.add_argument("--max-model-len", type=int, default=8192, metavar="TOKENS")
     starting.add_argument(
         "--bidirectional",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="let prefill pods read KV back from decode pods (pins blocks on decode pods)",
+        nargs="*",
+        choices=[Role.PREFILL, Role.DECODE],
+        default=[],
+        metavar="ROLE",
+        help="roles with bidirectional_kv_xfer: prefill pods read KV back with it, decode pods pin blocks with it",
     )
     starting.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help="pods starting together")
     starting.add_argument("--timeout", type=float, default=START_SECONDS, metavar="SECONDS")

@@ -7,7 +7,7 @@ of a test is guarded (it dies with its owner); one of the command line is not, i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -41,7 +41,7 @@ class Cluster:
         plain: int = 0,
         *,
         kv_gib: int = 1,
-        bidirectional: bool = False,
+        bidirectional: Collection[Role] = (),
         max_model_len: int = 8192,
         engine_arguments: Sequence[str] = (),
         connector_options: Mapping[str, object] | None = None,
@@ -56,7 +56,7 @@ class Cluster:
 
         `directory` takes logs and state file (default: a new temporary one). `engine_arguments` are
         appended to every pod's command line, `connector_options` go into `kv_connector_extra_config` of
-        prefill and decode pods. Raises `EnvironmentMissingError`, `StateError` when the
+        prefill and decode pods, `bidirectional` names the roles that read KV back. Raises `EnvironmentMissingError`, `StateError` when the
         directory's pods still run, and `PodError` (all stopped again) when a pod does not get healthy
         within `timeout_seconds` of its start.
         """
@@ -77,7 +77,7 @@ class Cluster:
                     event_port=next(ports),
                     replay_port=next(ports),
                     kv_gib=kv_gib,
-                    bidirectional=bidirectional,
+                    bidirectional=role in bidirectional,
                     max_model_len=max_model_len,
                     engine_arguments=tuple(engine_arguments),
                     connector_options=dict(connector_options or {}),

@@ -1,0 +1,352 @@
+"""Listening to the pods' KV events (ZMQ) and keeping the views of their caches.
+
+Rule of this room: events share the event loop with requests, so they get it in slices. Nothing here raises into a
+request: a pod that cannot be heard has no view, and the ledger answers for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from gateway.core.pods import Pod
+from gateway.core.views import Arrival, RankView
+from gateway.net.parts import Parts
+from gateway.net.upstream import PodFault
+from gateway.wire.kv_events import (
+    END_OF_REPLAY,
+    BadEventError,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventSource,
+    read_batch,
+    read_sequence,
+    read_sources,
+    short_hash,
+    write_sequence,
+)
+
+SLICE_S = 0.0003
+"""Time for events per turn of the loop; one event more may begin before it is over."""
+
+REPLAY_S = 2.0
+WAITING_BATCHES = 20_000
+"""Live batches kept while a replay runs."""
+
+RCVHWM = 200_000
+KEY_BYTES = 16
+
+
+class Listener:
+    """One DP rank of one pod: its socket, its view, and what waits to be applied."""
+
+    def __init__(self, pod: Pod, rank: int, source: EventSource, context: zmq.asyncio.Context, parts: Parts) -> None:
+        self.pod = pod
+        self.rank = rank
+        self.source = source
+        self._parts = parts
+        self._context = context
+        self._socket = zmq.Context(context).socket(zmq.SUB)
+        self._socket.set_hwm(RCVHWM)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.subscribe(source.topic)
+        self._socket.connect(source.endpoint)
+        self.descriptor: int = self._socket.getsockopt(zmq.FD)
+        self._waiting: deque[tuple[int, bytes]] = deque(maxlen=WAITING_BATCHES)
+        self._replay: asyncio.Task[None] | None = None
+        self._now: Iterator[None] | None = None
+
+    @property
+    def view(self) -> RankView:
+        return self._parts.residency.view(self.pod, self.rank)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._replay is not None:
+            self._replay.cancel()
+        self._socket.close()
+
+    def catch_up(self) -> None:
+        """Ask for everything that is still to be had."""
+        if self.source.replay_endpoint and (self._replay is None or self._replay.done()):
+            self._replay = asyncio.ensure_future(self._ask_again(self.source.replay_endpoint))
+
+    def work(self, until: float) -> bool:
+        """Take and apply messages until that time; True when more may be there."""
+        while time.perf_counter() < until:
+            if self._now is None:
+                message = self._receive()
+                if message is None:
+                    return False
+                self._now = self._live(*message)
+            try:
+                next(self._now)
+            except StopIteration:
+                self._now = None
+        return True
+
+    def _receive(self) -> tuple[int, bytes] | None:
+        try:
+            frames: list[bytes] = self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        try:
+            return read_sequence(frames[-2]), frames[-1]
+        except (BadEventError, IndexError):
+            return -1, b""
+
+    def _live(self, sequence: int, payload: bytes) -> Iterator[None]:
+        if self._replay is not None and not self._replay.done():
+            self._waiting.append((sequence, payload))
+            return
+        view = self.view
+        arrival = view.arrival(sequence)
+        if arrival is Arrival.RESTART:
+            self._parts.restarted(self.pod, "its KV events began anew")
+            view = self.view
+            view.restart()
+            arrival = view.arrival(sequence)
+        if arrival is Arrival.GAP:
+            if self.source.replay_endpoint:
+                view.postpone(sequence)
+                self._waiting.append((sequence, payload))
+                self.catch_up()
+                return
+            self._lose(view, sequence)
+        if arrival is not Arrival.OLD:
+            yield from self._apply(view, sequence, payload)
+
+    def _apply(self, view: RankView, sequence: int, payload: bytes) -> Iterator[None]:
+        try:
+            batch = read_batch(payload)
+        except BadEventError as error:
+            self._parts.observer.fault("bad_kv_event", self.pod.url, "", str(error))
+            view.lose(sequence + 1)
+            return
+        view.heard_batch(sequence, batch.ts)
+        for event in batch.events:
+            apply_event(view, event)
+            yield
+
+    def _lose(self, view: RankView, next_sequence: int) -> None:
+        first = not view.heard
+        view.lose(next_sequence)
+        if not first:
+            self._parts.observer.fault(
+                "kv_events_lost", self.pod.url, "", f"events before {next_sequence} cannot be had any more"
+            )
+
+    async def _ask_again(self, endpoint: str) -> None:
+        """Replay from the first missing sequence number, then what came in meanwhile."""
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        try:
+            socket.connect(endpoint)
+            async with asyncio.timeout(REPLAY_S):
+                await socket.send_multipart([b"", write_sequence(self.view.next_sequence)])
+                await self._take_replay(socket)
+        except (TimeoutError, zmq.ZMQError, BadEventError, IndexError) as error:
+            self._parts.observer.fault("kv_replay", self.pod.url, "", type(error).__name__)
+        finally:
+            socket.close()
+        await self._take_waiting()
+
+    async def _take_replay(self, socket: zmq.asyncio.Socket) -> None:
+        view = self.view
+        if view.next_sequence == 0 and not view.heard:
+            view.complete = True
+        while True:
+            frames = await socket.recv_multipart()
+            sequence = read_sequence(frames[-2])
+            if sequence == END_OF_REPLAY:
+                return
+            if sequence < view.next_sequence:
+                continue
+            if not view.replayed_from(sequence):
+                self._lose(view, sequence)
+            await self._apply_slowly(view, sequence, frames[-1])
+
+    async def _take_waiting(self) -> None:
+        view = self.view
+        while self._waiting:
+            sequence, payload = self._waiting.popleft()
+            arrival = view.arrival(sequence)
+            if arrival is Arrival.OLD:
+                continue
+            if arrival is Arrival.RESTART:
+                view.restart()
+                arrival = view.arrival(sequence)
+            if arrival is Arrival.GAP:
+                self._lose(view, sequence)
+            await self._apply_slowly(view, sequence, payload)
+
+    async def _apply_slowly(self, view: RankView, sequence: int, payload: bytes) -> None:
+        until = time.perf_counter() + SLICE_S
+        for _ in self._apply(view, sequence, payload):
+            if time.perf_counter() > until:
+                await asyncio.sleep(0)
+                until = time.perf_counter() + SLICE_S
+
+
+def apply_event(view: RankView, event: Event) -> None:
+    """One event into a view."""
+    if isinstance(event, BlockStored):
+        parent = event.parent_block_hash
+        view.stored(
+            _key(event.session_id),
+            None if parent is None else short_hash(parent),
+            [short_hash(block) for block in event.block_hashes],
+            event.block_size,
+            event.medium,
+            event.group_idx,
+            event.kv_cache_spec_kind,
+            event.kv_cache_spec_sliding_window,
+        )
+    elif isinstance(event, BlockRemoved):
+        view.removed([short_hash(block) for block in event.block_hashes], event.medium, event.group_idx)
+    else:
+        view.cleared()
+
+
+def _key(session_id: str | None) -> bytes | None:
+    """A conversation's key from the session id that this gateway sent; None for others' sessions."""
+    if session_id is None or len(session_id) != 2 * KEY_BYTES:
+        return None
+    try:
+        return bytes.fromhex(session_id)
+    except ValueError:
+        return None
+
+
+class EventSubscriber:
+    """Listens to every pod that publishes. An observer: a pod that comes up is asked where it publishes.
+
+    endpoints: sources the operator gave, by pod URL; other pods are asked (`GET /kv_event_sources`).
+    """
+
+    def __init__(self, parts: Parts, endpoints: dict[str, EventSource] | None = None) -> None:
+        self._parts = parts
+        self._endpoints = endpoints or {}
+        self._context = zmq.asyncio.Context()
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._ready: deque[Listener] = deque()
+        self._pumping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Ask the pods that are up already; the others follow when they come up."""
+        for pod in self._parts.fleet:
+            if pod.up:
+                self.pod_up(pod)
+
+    async def stop(self) -> None:
+        """Close all sockets."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for key in list(self._listeners):
+            self._close(key)
+        self._context.destroy(linger=0)
+
+    def pod_up(self, pod: Pod) -> None:
+        """A pod came up: find its sources, hear what was missed."""
+        task = asyncio.ensure_future(self._follow(pod))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def lag_s(self, pod: Pod) -> float | None:
+        """Seconds since the last batch of a pod that is heard, by the two machines' clocks."""
+        stamps = [view.last_event_s for view in self._parts.residency.cache(pod).views.values() if view.heard]
+        return time.time() - max(stamps) if stamps else None
+
+    async def _follow(self, pod: Pod) -> None:
+        sources = await self._sources(pod)
+        for key in [key for key in self._listeners if key[0] == pod.url and key[1] not in sources]:
+            self._close(key)
+        if not sources:
+            self._parts.residency.drop_views(pod)
+        for rank, source in sources.items():
+            listener = self._listeners.get((pod.url, rank))
+            if listener is not None and msgspec.structs.asdict(listener.source) != msgspec.structs.asdict(source):
+                self._close((pod.url, rank))
+                listener = None
+            if listener is None:
+                listener = self._listen(pod, rank, source)
+            listener.catch_up()
+
+    async def _sources(self, pod: Pod) -> dict[int, EventSource]:
+        given = self._endpoints.get(pod.url)
+        if given is not None:
+            return {0: given}
+        timeout_s = self._parts.settings.health.timeout_s
+        try:
+            answer = await self._parts.client.call("GET", pod.url, "/kv_event_sources", [], b"", timeout_s)
+            try:
+                body = await answer.read(timeout_s)
+            finally:
+                answer.close()
+            found = read_sources(body) if answer.status == 200 else {}
+        except (PodFault, BadEventError):
+            return {}
+        host = urlsplit(pod.url).hostname or ""
+        return {rank: at_host(source, host) for rank, source in found.items()}
+
+    def _listen(self, pod: Pod, rank: int, source: EventSource) -> Listener:
+        listener = Listener(pod, rank, source, self._context, self._parts)
+        self._listeners[pod.url, rank] = listener
+        self._parts.residency.view(pod, rank)
+        asyncio.get_running_loop().add_reader(listener.descriptor, self._readable, listener)
+        self._readable(listener)
+        return listener
+
+    def _close(self, key: tuple[str, int]) -> None:
+        listener = self._listeners.pop(key)
+        asyncio.get_running_loop().remove_reader(listener.descriptor)
+        if listener in self._ready:
+            self._ready.remove(listener)
+        listener.close()
+
+    def _readable(self, listener: Listener) -> None:
+        if listener not in self._ready:
+            self._ready.append(listener)
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """One slice, then the loop's other work, then the next."""
+        until = time.perf_counter() + SLICE_S
+        while self._ready and time.perf_counter() < until:
+            listener = self._ready.popleft()
+            if listener.work(until):
+                self._ready.append(listener)
+        if self._ready:
+            asyncio.get_running_loop().call_soon(self._pump)
+        else:
+            self._pumping = False
+
+
+def at_host(source: EventSource, host: str) -> EventSource:
+    """A source as it is reached from outside: a wildcard address becomes the pod's host."""
+    return msgspec.structs.replace(
+        source,
+        endpoint=_reachable(source.endpoint, host),
+        replay_endpoint=_reachable(source.replay_endpoint, host) if source.replay_endpoint else None,
+    )
+
+
+def _reachable(endpoint: str, host: str) -> str:
+    scheme, _, address = endpoint.partition("://")
+    bound, _, port = address.rpartition(":")
+    if scheme != "tcp" or bound not in ("*", "0.0.0.0", "[::]", "::", ""):
+        return endpoint
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
