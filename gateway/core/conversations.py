@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +20,9 @@ from gateway.core.outputs import add_recent
 
 MAX_TRACES = 64
 """Earlier turns of one conversation that can still be branched from."""
+
+MAX_HOMES = 4
+"""Decode pods of one conversation that are looked at for what they still hold of it."""
 
 MAX_ALIKE = 32
 """Conversations that began with the same words and can still be told apart by their first reply."""
@@ -46,12 +50,13 @@ class Conversation(msgspec.Struct, eq=False):
     key: 16 bytes; sent to the pods as X-Session-ID in hex.
     turn: the last turn that ended well, 0 before the first.
     prefill, decode: URLs of the pods that served it last (decode may be a replica).
+    homes: the decode pods that may hold some of it, the last one first.
     epoch: the decode pod's epoch then.
-    resident_tokens: tokens of it that were in the decode pod's cache after the last turn.
+    context_tokens: of its last turn, prompt and reply; where their KV lies now is `residency`'s business.
     pending: its requests in flight.
     last_route: how its last turn went, "pd" or "local".
     recent_outputs: tokens of its last answers.
-    prompt_bytes: size of its last prompt in the request's body.
+    prompt_bytes, prompt_tokens: of its last prompt, in the request's body and as the pod counted them.
     """
 
     key: bytes
@@ -59,12 +64,14 @@ class Conversation(msgspec.Struct, eq=False):
     turn: int = 0
     prefill: str | None = None
     decode: str | None = None
+    homes: tuple[str, ...] = ()
     epoch: int = 0
-    resident_tokens: int = 0
+    context_tokens: int = 0
     pending: int = 0
     last_route: str | None = None
     recent_outputs: tuple[int, ...] = ()
     prompt_bytes: int = 0
+    prompt_tokens: int = 0
     traces: list[Trace] = msgspec.field(default_factory=list)
 
 
@@ -78,11 +85,17 @@ class Kind(enum.StrEnum):
 
 
 class Recognition(msgspec.Struct, frozen=True):
-    """The conversation a request falls on, and the turn it would be."""
+    """The conversation a request falls on, and the turn it would be.
+
+    shared_tokens: of the conversation's context, how many this prompt extends; more than that it cannot reuse.
+    parent: key of the conversation it branched off.
+    """
 
     conversation: Conversation
     kind: Kind
     turn: int
+    shared_tokens: int = 0
+    parent: bytes | None = None
 
 
 class TurnResult(msgspec.Struct, frozen=True):
@@ -104,10 +117,12 @@ class ConversationStore:
 
     max_conversations: the least recently used goes first.
     ttl_s: seconds after its last request at which a conversation is forgotten.
+    on_forget: told the key of every conversation that is dropped.
     """
 
     max_conversations: int
     ttl_s: float
+    on_forget: Callable[[bytes], None] | None = None
     _by_key: OrderedDict[bytes, Conversation] = field(default_factory=OrderedDict)
     _by_prompt: dict[bytes, list[Trace]] = field(default_factory=dict)
     _lengths: dict[bytes, dict[int, int]] = field(default_factory=dict)
@@ -144,6 +159,7 @@ class ConversationStore:
         """Reserve the pods for a conversation that has none yet, so that its next request goes there too."""
         if conversation.turn == 0 and conversation.decode is None:
             conversation.prefill, conversation.decode = prefill, decode
+            conversation.homes = (decode,)
 
     def fail(self, conversation: Conversation) -> None:
         """A request of this conversation ended badly: nothing is learned, a conversation of nothing is dropped."""
@@ -159,9 +175,11 @@ class ConversationStore:
         conversation.turn = max(conversation.turn, recognition.turn)
         conversation.prefill = result.prefill or conversation.prefill
         conversation.decode, conversation.epoch = result.decode, result.epoch
-        conversation.resident_tokens = total
+        others = (url for url in conversation.homes if url != result.decode)
+        conversation.homes = (result.decode, *others)[:MAX_HOMES]
+        conversation.context_tokens = total
         conversation.last_route = result.route
-        conversation.prompt_bytes = result.prompt_bytes
+        conversation.prompt_bytes, conversation.prompt_tokens = result.prompt_bytes, result.prompt_tokens
         if result.output_tokens:
             conversation.recent_outputs = add_recent(conversation.recent_outputs, result.output_tokens)
         if chain is None or self._by_key.get(conversation.key) is not conversation:
@@ -189,8 +207,20 @@ class ConversationStore:
         self._touch(conversation, now_s)
         last = conversation.traces[-1] if conversation.traces else None
         if chain is not None and last is not None and last.prompt_hash == chain.whole:
-            return Recognition(conversation, Kind.REPEAT, last.turn)
-        return Recognition(conversation, Kind.NEXT, conversation.turn + 1)
+            return Recognition(conversation, Kind.REPEAT, last.turn, last.prompt_tokens)
+        shared_tokens = self._shared_with(conversation, chain)
+        return Recognition(conversation, Kind.NEXT, conversation.turn + 1, shared_tokens)
+
+    def _shared_with(self, conversation: Conversation, chain: Chain | None) -> int:
+        """How much of a conversation a prompt begins with; all of it where there is nothing to compare."""
+        if chain is None or not conversation.traces:
+            return conversation.context_tokens
+        for length, prompt_hash in chain.prefixes(self._lengths):
+            for trace in self._by_prompt.get(prompt_hash, ()):
+                if trace.conversation is conversation:
+                    goes_on = trace.reply_head is None or chain.reply_follows(length, trace.reply_head)
+                    return trace.total_tokens if goes_on else trace.prompt_tokens
+        return 0
 
     def _by_chain(self, chain: Chain, fresh_key: bytes, now_s: float) -> Recognition | None:
         for length, prompt_hash in chain.prefixes(self._lengths):
@@ -209,7 +239,7 @@ class ConversationStore:
         conversation = trace.conversation
         if len(traces) == 1 and conversation.pending == 0 and conversation.traces[-1] is trace:
             self._touch(conversation, now_s)
-            return Recognition(conversation, Kind.REPEAT, trace.turn)
+            return Recognition(conversation, Kind.REPEAT, trace.turn, trace.prompt_tokens)
         return self._branch(trace, trace.turn, trace.prompt_tokens, fresh_key, now_s)
 
     def _extend(self, chain: Chain, length: int, traces: list[Trace], fresh_key: bytes, now_s: float) -> Recognition:
@@ -222,7 +252,7 @@ class ConversationStore:
             conversation = trace.conversation
             if conversation.traces[-1] is trace and conversation.pending == 0:
                 self._touch(conversation, now_s)
-                return Recognition(conversation, Kind.NEXT, trace.turn + 1)
+                return Recognition(conversation, Kind.NEXT, trace.turn + 1, trace.total_tokens)
         if fitting:
             return self._branch(fitting[0], fitting[0].turn + 1, fitting[0].total_tokens, fresh_key, now_s)
         return self._branch(traces[-1], traces[-1].turn + 1, traces[-1].prompt_tokens, fresh_key, now_s)
@@ -234,12 +264,13 @@ class ConversationStore:
             last_seen_s=now_s,
             prefill=parent.prefill,
             decode=parent.decode,
+            homes=parent.homes,
             epoch=parent.epoch,
-            resident_tokens=min(shared_tokens, parent.resident_tokens),
+            context_tokens=shared_tokens,
             last_route=parent.last_route,
             recent_outputs=parent.recent_outputs,
         )
-        return Recognition(self._add(copy), Kind.BRANCH, turn)
+        return Recognition(self._add(copy), Kind.BRANCH, turn, shared_tokens, parent.key)
 
     def _add(self, conversation: Conversation) -> Conversation:
         self._by_key[conversation.key] = conversation
@@ -261,6 +292,8 @@ class ConversationStore:
     def _remove(self, conversation: Conversation) -> None:
         if self._by_key.get(conversation.key) is conversation:
             del self._by_key[conversation.key]
+            if self.on_forget is not None:
+                self.on_forget(conversation.key)
         for trace in list(conversation.traces):
             self._remove_trace(trace)
 

@@ -36,13 +36,14 @@ class BytesPerToken:
 def prompt_tokens(recognition: Recognition, model: str, prompt_bytes: int, sizes: BytesPerToken) -> int:
     """The expected tokens of a prompt, of which the new ones matter most.
 
-    For the next turn only what was added is estimated: the body grew by the last answer, whose tokens the pod has
-    counted, and by what is new. Guessing the whole prompt instead would put the error of thousands of known tokens
-    on a few new ones.
+    Where the prompt goes on from the conversation's last one, only what was added is estimated: the bytes it grew by,
+    for the last answer and for what is new. Guessing the whole prompt instead would put the error of thousands of
+    known tokens on a few new ones. What is shared is known, and something is always new.
     """
-    conversation = recognition.conversation
+    conversation, shared = recognition.conversation, recognition.shared_tokens
+    if recognition.kind is Kind.REPEAT and shared:
+        return shared
     grown_bytes = prompt_bytes - conversation.prompt_bytes
-    if recognition.kind is not Kind.NEXT or conversation.prompt_bytes == 0 or grown_bytes <= 0:
-        return sizes.tokens(model, prompt_bytes)
-    answer_tokens = conversation.recent_outputs[-1] if conversation.recent_outputs else 0
-    return conversation.resident_tokens + max(1, sizes.tokens(model, grown_bytes) - answer_tokens)
+    if conversation.prompt_bytes and grown_bytes > 0 and 0 < conversation.prompt_tokens <= shared:
+        return max(shared + 1, conversation.prompt_tokens + sizes.tokens(model, grown_bytes))
+    return max(shared + 1, sizes.tokens(model, prompt_bytes))

@@ -6,7 +6,7 @@ that joins or leaves moves only its own share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import xxhash
 
@@ -20,12 +20,18 @@ def rendezvous(key: bytes, url: str) -> int:
 
 def least_loaded(pods: Iterable[Pod], key: bytes) -> Pod | None:
     """The pod with the fewest tokens in flight, or None when there is none."""
+    return cheapest(pods, key, lambda pod: pod.load_tokens)
+
+
+def cheapest(pods: Iterable[Pod], key: bytes, cost: Callable[[Pod], int]) -> Pod | None:
+    """The pod with the least cost, or None when there is none."""
     best: list[Pod] = []
     least = 0
     for pod in pods:
-        if not best or pod.load_tokens < least:
-            best, least = [pod], pod.load_tokens
-        elif pod.load_tokens == least:
+        of_this = cost(pod)
+        if not best or of_this < least:
+            best, least = [pod], of_this
+        elif of_this == least:
             best.append(pod)
     if len(best) < 2:
         return best[0] if best else None

@@ -19,14 +19,48 @@ class Role(enum.StrEnum):
     REPLICA = "replica"
 
 
+class PodFacts(msgspec.Struct, frozen=True):
+    """What a pod says of itself. A field it does not tell is 0, empty or None.
+
+    block_size: tokens per KV block. num_blocks: KV blocks, of all its engines.
+    prefix_caching: whether it keeps the KV of prompts that are over.
+    running, waiting: requests in its scheduler. kv_usage: 0..1, of its fullest engine.
+    instance: a word that differs from one process to the next; empty when the pod tells none.
+    work: counters that only grow while a process lives.
+    models: the names it serves. max_model_len: of the first of them, tokens.
+    seen_at: `time.monotonic` when it said so; 0 for never.
+    """
+
+    block_size: int = 0
+    num_blocks: int = 0
+    prefix_caching: bool | None = None
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    instance: str = ""
+    work: tuple[float, ...] = ()
+    version: str = ""
+    models: tuple[str, ...] = ()
+    max_model_len: int = 0
+    seen_at: float = 0.0
+
+
+UNKNOWN = PodFacts()
+
+
 class Pod(msgspec.Struct, eq=False):
     """One vLLM server.
 
     url: base URL without a trailing slash; also its name.
     up: it answered its last health probe and nothing has failed to connect since.
-    epoch: counts the times it came back after its process was gone; KV of an earlier epoch is lost.
+    epoch: counts the times its process was replaced; KV of an earlier epoch is lost.
     in_flight: requests the gateway has there now.
     load_tokens: those requests, each weighted by its tokens.
+    facts: what it last said of itself.
+    direct_off: why it takes no later turn without a prefill pod, None when it does.
+    proof: what its self-test found.
+    reads_back: whether it has read KV from another pod: True once it did, False once it failed to, None untried.
+    draining: it keeps what it has begun and gets nothing new; conversations leave it at their next turn.
     """
 
     url: str
@@ -35,6 +69,24 @@ class Pod(msgspec.Struct, eq=False):
     epoch: int = 0
     in_flight: int = 0
     load_tokens: int = 0
+    facts: PodFacts = UNKNOWN
+    direct_off: str | None = None
+    proof: str = "not tested"
+    reads_back: bool | None = None
+    draining: bool = False
+
+    @property
+    def direct(self) -> bool:
+        """True when later turns may go straight to it."""
+        return self.direct_off is None
+
+    def replaced(self) -> None:
+        """Its process is another one: nothing that was known of the former holds."""
+        self.epoch += 1
+        self.facts = UNKNOWN
+        self.direct_off = None
+        self.reads_back = None
+        self.proof = "not tested since its restart"
 
     def take(self, tokens: int) -> None:
         """A request of so many tokens begins here."""
@@ -70,7 +122,7 @@ class Seat:
 
 
 class Fleet:
-    """All pods, by role and by URL. Change a pod's `up` through `set_up`, so that the lists below stay right."""
+    """All pods, by role and by URL. Change `up` and `draining` through the methods, so that the lists stay right."""
 
     def __init__(self, pods: Iterable[Pod]) -> None:
         self._by_url = {pod.url: pod for pod in pods}
@@ -90,8 +142,13 @@ class Fleet:
         pod.up = up
         self._sort()
 
+    def set_draining(self, pod: Pod, draining: bool) -> None:
+        """A pod is to be emptied, or not any more."""
+        pod.draining = draining
+        self._sort()
+
     def up(self, role: Role) -> list[Pod]:
-        """The pods of a role that may get traffic now. Do not change the list."""
+        """The pods of a role that may get new conversations now. Do not change the list."""
         return self._up[role]
 
     @property
@@ -105,5 +162,5 @@ class Fleet:
 
     def _sort(self) -> None:
         pods = self._by_url.values()
-        self._up = {role: [pod for pod in pods if pod.up and pod.role is role] for role in Role}
+        self._up = {role: [pod for pod in pods if pod.up and not pod.draining and pod.role is role] for role in Role}
         self._assignment = f"{len(self._up[Role.PREFILL])}P_{len(self._up[Role.DECODE])}D"

@@ -23,6 +23,7 @@ class Route(enum.StrEnum):
 
     PD = "pd"
     LOCAL = "local"
+    READBACK = "readback"
     REPLICA = "replica"
 
 
@@ -36,6 +37,7 @@ class TurnView(msgspec.Struct, frozen=True):
     rate: turns per second at the gateway, now.
     assignment: the pods that are up, as `1P_3D`.
     last_route: of the conversation's last turn, None before the first.
+    readback: whether P could read the history back from D.
     """
 
     turn: int
@@ -46,6 +48,7 @@ class TurnView(msgspec.Struct, frozen=True):
     assignment: str = ""
     last_route: Route | None = None
     weights: Weights = BALANCED
+    readback: bool = False
 
     @property
     def new_tokens(self) -> int:
@@ -54,7 +57,7 @@ class TurnView(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A policy's word on one turn: PD or LOCAL, and a reason that a person can read."""
+    """A policy's word on one turn: PD, LOCAL or (where the view allows it) READBACK, and a reason for people."""
 
     route: Route
     reason: str
@@ -66,7 +69,7 @@ class Policy(Protocol):
     name: str
 
     def choose(self, view: TurnView) -> Choice:
-        """PD or LOCAL for a turn whose decode pod is up and holds `view.resident_tokens` of its context."""
+        """The route of a turn whose decode pod is up and holds `view.resident_tokens` of its context."""
 
 
 class AlwaysPrefill:
@@ -108,7 +111,7 @@ class MeasuredTable:
     tables: the set in use; may be replaced by another at any time.
     interpolate: blend the cells around the point instead of taking the nearest (the paper's rule).
 
-    A set may have measured `readback` as well; that arm is left out until the gateway can take that route.
+    A set may have measured `readback` as well; that arm counts where the gateway can take that route.
     """
 
     tables: TableSet
@@ -119,7 +122,7 @@ class MeasuredTable:
         table, assignment, exact = self.tables.nearest_assignment(view.assignment)
         lookup = table.interpolated if self.interpolate else table.nearest
         cell = lookup(view.resident_tokens, view.new_tokens, view.output_tokens, view.rate)
-        if cell.readback is not None:
+        if cell.readback is not None and not view.readback:
             cell = cell._replace(readback=None)
         found = score(cell, view.weights.w_ttft, view.weights.w_tpot)
         route = Route(found.route) if found.route is not None else _settle(found, view.last_route)

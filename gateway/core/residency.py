@@ -21,7 +21,7 @@ SHORTFALLS = 3
 
 
 class Source(enum.StrEnum):
-    """Where an answer comes from. NONE: nothing is known of the pod."""
+    """Where an answer comes from: the pod's own events, or what the gateway sent there."""
 
     EVENTS = "events"
     LEDGER = "ledger"
@@ -41,6 +41,13 @@ class Resident(msgspec.Struct, frozen=True):
 NOTHING = Resident(0, Source.LEDGER)
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """One prediction. error_tokens: predicted - actual. word: exact (within one block), over or under."""
+
+    error_tokens: int
+    word: str
+
+
 class Accuracy(msgspec.Struct):
     """Predicted against actual cached tokens of the turns a pod served by itself.
 
@@ -56,7 +63,7 @@ class Accuracy(msgspec.Struct):
     predicted_tokens: int = 0
     cached_tokens: int = 0
 
-    def add(self, predicted: int, cached: int, block_size: int) -> None:
+    def add(self, predicted: int, cached: int, block_size: int) -> Verdict:
         """One more turn."""
         error = predicted - cached
         self.turns += 1
@@ -65,10 +72,12 @@ class Accuracy(msgspec.Struct):
         self.cached_tokens += cached
         if abs(error) <= block_size:
             self.exact += 1
-        elif error > 0:
+            return Verdict(error, "exact")
+        if error > 0:
             self.over += 1
-        else:
-            self.under += 1
+            return Verdict(error, "over")
+        self.under += 1
+        return Verdict(error, "under")
 
 
 @dataclass
@@ -154,23 +163,23 @@ class Residency:
 
     def learn(
         self, pod: Pod, session: bytes, expected: Expectation, shared_tokens: int, prompt_tokens: int, cached: int
-    ) -> dict[Source, int]:
-        """A pod that prefilled a prompt by itself said how much of it was cached; gives (expected - cached) by source.
+    ) -> dict[Source, Verdict]:
+        """A pod that prefilled a prompt by itself said how much of it was cached; gives a verdict by source.
 
         shared_tokens: of the prompt that the conversation had before; more than that cannot be expected.
         """
         cache = self.cache(pod)
         size = cache.block_size
         most = min(shared_tokens, prompt_tokens - 1) // size * size
-        errors = {Source.LEDGER: min(expected.ledger // size * size, most) - cached}
+        ledger = min(expected.ledger // size * size, most)
+        verdicts = {Source.LEDGER: cache.accuracy[Source.LEDGER].add(ledger, cached, size)}
         if expected.events is not None:
-            errors[Source.EVENTS] = min(expected.events, most) - cached
-            self._judge(cache, errors[Source.EVENTS])
-        for source, error in errors.items():
-            cache.accuracy[source].add(error + cached, cached, size)
+            events = min(expected.events, most)
+            verdicts[Source.EVENTS] = cache.accuracy[Source.EVENTS].add(events, cached, size)
+            self._judge(cache, events - cached)
         if shared_tokens:
-            cache.ghost.saw(session, errors[Source.LEDGER] + cached, cached, size)
-        return errors
+            cache.ghost.saw(session, ledger, cached, size)
+        return verdicts
 
     def join(self, session: bytes, other: bytes) -> None:
         """A conversation branched off another: it shares what that one has, wherever that is."""

@@ -19,6 +19,7 @@ import zmq.asyncio
 from gateway.core.pods import Pod
 from gateway.core.views import Arrival, RankView
 from gateway.net.parts import Parts
+from gateway.net.records import IdleObserver
 from gateway.net.upstream import PodFault
 from gateway.wire.kv_events import (
     END_OF_REPLAY,
@@ -60,7 +61,7 @@ class Listener:
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
         self._socket.subscribe(source.topic)
         self._socket.connect(source.endpoint)
-        self.descriptor: int = self._socket.getsockopt(zmq.FD)
+        self.descriptor = int(self._socket.getsockopt(zmq.FD))
         self._waiting: deque[tuple[int, bytes]] = deque(maxlen=WAITING_BATCHES)
         self._replay: asyncio.Task[None] | None = None
         self._now: Iterator[None] | None = None
@@ -95,14 +96,15 @@ class Listener:
         return True
 
     def _receive(self) -> tuple[int, bytes] | None:
-        try:
-            frames: list[bytes] = self._socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-        try:
-            return read_sequence(frames[-2]), frames[-1]
-        except (BadEventError, IndexError):
-            return -1, b""
+        while True:
+            try:
+                frames: list[bytes] = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+            try:
+                return read_sequence(frames[-2]), frames[-1]
+            except (BadEventError, IndexError):
+                self._parts.observer.fault("bad_kv_event", self.pod.url, "", "a message without a sequence number")
 
     def _live(self, sequence: int, payload: bytes) -> Iterator[None]:
         if self._replay is not None and not self._replay.done():
@@ -227,7 +229,7 @@ def _key(session_id: str | None) -> bytes | None:
         return None
 
 
-class EventSubscriber:
+class EventSubscriber(IdleObserver):
     """Listens to every pod that publishes. An observer: a pod that comes up is asked where it publishes.
 
     endpoints: sources the operator gave, by pod URL; other pods are asked (`GET /kv_event_sources`).
@@ -256,6 +258,16 @@ class EventSubscriber:
         for key in list(self._listeners):
             self._close(key)
         self._context.destroy(linger=0)
+
+    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        found = self._parts.fleet.get(pod)
+        if up and found is not None:
+            self.pod_up(found)
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        found = self._parts.fleet.get(pod)
+        if found is not None and found.up:
+            self.pod_up(found)
 
     def pod_up(self, pod: Pod) -> None:
         """A pod came up: find its sources, hear what was missed."""

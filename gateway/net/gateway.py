@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from gateway.core.pods import Role
 from gateway.net import headers as names
 from gateway.net.exchange import ClientGoneError, Incoming, Outgoing, Page
-from gateway.net.generation import Finished, Generation
+from gateway.net.generation import Generation
 from gateway.net.health import Health, union_of_models
+from gateway.net.outcome import Finished
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome, RequestRecord
 from gateway.net.upstream import PodFault

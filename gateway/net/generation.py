@@ -19,49 +19,20 @@ from gateway.net import headers as names
 from gateway.net.exchange import Headers, Incoming, Outgoing
 from gateway.net.handover import close_opened, let_go, release
 from gateway.net.intake import Intake, take_in
+from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_pod
 from gateway.net.parts import Parts
+from gateway.net.placenotes import PlaceNotes
+from gateway.net.prefill import PrefillLeg
 from gateway.net.records import Outcome, RequestRecord
 from gateway.net.relay import OpenStream, blames_the_pod, open_stream, relay_stream
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
-from gateway.wire.answers import PrefillAnswer, WholeAnswer, read_prefill, rewrite_answer
+from gateway.wire.answers import PrefillAnswer, WholeAnswer, engine_of, rewrite_answer
 from gateway.wire.endpoints import Endpoint
-from gateway.wire.errors import NoPodError, PodFailedError, PodTimeoutError
+from gateway.wire.errors import PodFailedError, PodTimeoutError
 from gateway.wire.fields import Fields, integer_of
 from gateway.wire.sse import StreamTap
 from gateway.wire.usage import Usage
-
-RETRY_AFTER_S = 2
-
-
-class LegFault(Exception):
-    """A leg failed before the client got a byte.
-
-    answer: what the pod said instead, if it said something a client could be given in the end.
-    """
-
-    def __init__(self, leg: Leg, fault: PodFault, answer: Finished | None = None) -> None:
-        super().__init__(str(fault))
-        self.leg = leg
-        self.fault = fault
-        self.answer = answer
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A whole answer for the client, as a pod gave it."""
-
-    status: int
-    headers: Headers
-    body: bytes
-
-
-class PodRejected(Exception):
-    """A pod found fault with the request itself (4xx): its answer goes to the client as it is."""
-
-    def __init__(self, answer: Finished) -> None:
-        super().__init__(str(answer.status))
-        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +61,8 @@ class Generation:
         self._handover_unused = False
         self._prompt_tokens = 1
         self._session_id: str | None = None
+        self._rank: int | None = None
+        self._places = PlaceNotes(parts, record)
 
     async def run(self) -> None:
         """Answer the client, learn from it. Raises ClientVisibleError, ClientGoneError."""
@@ -98,28 +71,30 @@ class Generation:
         self._fields, self._session_id = intake.fields, intake.session_id
         self._prompt_tokens = intake.request.prompt_tokens
         conversation = intake.recognition.conversation
+        self._places.key = conversation.key
         parts.store.begin(conversation)
         finished = False
         try:
-            plan = decide(intake.request, intake.recognition, parts.fleet, parts.policy)
+            plan = decide(intake.request, intake.recognition, parts.fleet, parts.policy, parts.residency)
             if plan is None:
-                raise _no_pod()
+                raise no_pod()
             parts.store.bind(conversation, plan.prefill.url if plan.prefill else None, plan.answering.url)
             plan, learned = await self._until_answered(plan, intake)
             if learned is not None:
                 parts.store.finish(intake.recognition, intake.chain, self._result(plan, learned, intake.prompt_bytes))
                 finished = True
-                self._learn(intake, learned.usage)
+                self._learn(intake, plan, learned.usage)
         finally:
             if not finished:
                 parts.store.fail(conversation)
 
-    def _learn(self, intake: Intake, usage: Usage | None) -> None:
+    def _learn(self, intake: Intake, plan: Plan, usage: Usage | None) -> None:
         if usage is None:
             return
         self._parts.bytes_per_token.learn(intake.model, intake.prompt_bytes, usage.prompt_tokens)
         if usage.output_tokens:
             self._parts.outputs.learn(intake.tenant, usage.output_tokens)
+        self._places.learn(plan, intake.recognition.shared_tokens, usage)
 
     async def _until_answered(self, plan: Plan, intake: Intake) -> tuple[Plan, Learned | None]:
         key, handover_allowed = intake.recognition.conversation.key, intake.request.whole is None
@@ -148,7 +123,7 @@ class Generation:
             await self._send(failure.answer)
             return
         if not any(pod.up for pod in self._parts.fleet if pod.role != "prefill"):
-            raise _no_pod()
+            raise no_pod()
         if failure.fault.word == "timeout":
             raise PodTimeoutError("No pod answered in time.")
         raise PodFailedError(f"No pod could answer ({failure.leg} leg: {failure.fault.word}).")
@@ -159,7 +134,7 @@ class Generation:
             if plan.prefill is None:
                 self._prefilled = None
             elif self._prefilled is None or not self._handover_unused:
-                self._prefilled = await self._prefill(plan.prefill)
+                self._prefilled = await self._prefill_leg().run(plan.prefill, plan)
                 self._prefilled_by, self._handover_unused = plan.prefill.url, True
             else:
                 self._record.prefill = self._prefilled_by
@@ -167,40 +142,24 @@ class Generation:
         finally:
             seat.leave_unless_kept()
 
-    async def _prefill(self, pod: Pod) -> PrefillAnswer:
-        timeouts = self._parts.settings.timeouts
-        body = legs.prefill_body(self._endpoint.api, self._fields, self._parts.settings.prefill_keep_fields)
-        began = time.monotonic()
-        answer: PodAnswer | None = None
-        seat = Seat(pod, self._prompt_tokens)
-        try:
-            answer = await self._call(pod, body, timeouts.prefill_s)
-            text = await answer.read(max(0.001, timeouts.prefill_s - (time.monotonic() - began)))
-        except PodFault as fault:
-            self._parts.notice(pod, fault)
-            raise LegFault(Leg.PREFILL, fault) from fault
-        finally:
-            seat.leave_unless_kept()
-            if answer is not None:
-                answer.close()
-        finished = Finished(answer.status, answer.headers, text)
-        if 400 <= answer.status < 500:
-            raise PodRejected(finished)
-        if answer.status != 200:
-            raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
-        prefilled = read_prefill(text)
-        if prefilled.handover is None or prefilled.finish_reason not in ("length", "stop"):
-            why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
-            raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
-        self._record.prefill_s = time.monotonic() - began
-        if prefilled.usage is not None:
-            self._record.prefill_cached_tokens = prefilled.usage.cached_tokens
-        return prefilled
+    def _prefill_leg(self) -> PrefillLeg:
+        return PrefillLeg(
+            self._parts,
+            self._endpoint.api,
+            self._incoming,
+            self._record,
+            self._fields,
+            self._session_id,
+            self._prompt_tokens,
+        )
 
     async def _answer(self, seat: Seat, prefilled: PrefillAnswer | None) -> Learned | None:
         pod = seat.pod
         ask_usage = self._one_choice or pod.url in self._parts.fingerprints
-        body = legs.decode_body(self._fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
+        fields = self._fields
+        if self._places.wants_report(pod):
+            fields = legs.with_report(fields)
+        body = legs.decode_body(fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
         sent_at = time.monotonic()
         opening = asyncio.ensure_future(self._open(pod, body, prefilled))
         opened: OpenStream | Finished | None = None
@@ -208,7 +167,7 @@ class Generation:
             opened = await asyncio.shield(opening)
             self._handover_unused = False
             if isinstance(opened, Finished):
-                return await self._deliver(opened, prefilled)
+                return await self._deliver(pod, opened, prefilled)
             return await self._relay(pod, opened, prefilled)
         except LegFault as failure:
             self._handover_unused = prefilled is not None and not failure.fault.reached
@@ -244,7 +203,7 @@ class Generation:
             if answer is not None and not isinstance(opened, OpenStream):
                 answer.close()
         if isinstance(opened, Finished):
-            return _judge(opened)
+            return judge(opened)
         if opened.tap.error and blames_the_pod(opened.opening):
             answer.close()
             rest = b"" if opened.tap.done else b"data: [DONE]\n\n"
@@ -269,7 +228,8 @@ class Generation:
         """
         return (integer_of(self._fields, "n") or 1) == 1
 
-    async def _deliver(self, finished: Finished, prefilled: PrefillAnswer | None) -> Learned:
+    async def _deliver(self, pod: Pod, finished: Finished, prefilled: PrefillAnswer | None) -> Learned:
+        self._parts.met_engine(pod, engine_of(finished.body))
         whole: WholeAnswer = rewrite_answer(finished.body, prefilled.details if prefilled else None)
         self._record.ttft_s = time.monotonic() - self._started
         self._count(whole.usage, prefilled)
@@ -316,7 +276,7 @@ class Generation:
                 self._parts.observer.fault("prompt_mismatch", record.answering, record.request_id, detail)
 
     async def _call(self, pod: Pod, body: bytes, timeout_s: float) -> PodAnswer:
-        headers = names.to_pod(self._incoming.header_items(), self._record.request_id, self._session_id)
+        headers = names.to_pod(self._incoming.header_items(), self._record.request_id, self._session_id, self._rank)
         return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)
 
     async def _send(self, answer: Finished) -> None:
@@ -338,6 +298,8 @@ class Generation:
         record.route, record.reason, record.attempts = plan.route, plan.reason, attempt
         record.prefill = plan.prefill.url if plan.prefill else None
         record.answering = plan.answering.url
+        self._rank = plan.rank
+        self._places.expect(plan)
 
     def _result(self, plan: Plan, learned: Learned, prompt_bytes: int) -> TurnResult:
         usage = learned.usage
@@ -353,19 +315,6 @@ class Generation:
         )
 
 
-def _judge(finished: Finished) -> Finished:
-    """Let a good answer pass, raise what the others mean."""
-    if finished.status < 400:
-        return finished
-    if finished.status < 500:
-        raise PodRejected(finished)
-    raise LegFault(Leg.ANSWER, PodFault("status", str(finished.status)), finished)
-
-
 def _ascii(reason: str) -> str:
     """A reason as a header value."""
     return reason.replace("π", "pi").encode("ascii", "replace").decode()
-
-
-def _no_pod() -> NoPodError:
-    return NoPodError("No pod is up to answer.", headers={"Retry-After": str(RETRY_AFTER_S)})

@@ -27,6 +27,7 @@ HOP_BY_HOP = frozenset(
 )
 REQUEST_ID = "X-Request-Id"
 SESSION_ID = "X-Session-ID"
+DATA_PARALLEL_RANK = "X-data-parallel-rank"
 WEIGHTS = "X-PPD-Weights"
 ROUTE = "X-PPD-Route"
 REASON = "X-PPD-Reason"
@@ -51,11 +52,16 @@ def request_id_of(sent: str | None) -> str:
     return sent if sent and _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
-def to_pod(items: Headers, request_id: str, session_id: str | None) -> list[tuple[str, str]]:
-    """The headers of a leg: the client's own, less those that end here, plus the ids of request and conversation."""
+def to_pod(items: Headers, request_id: str, session_id: str | None, rank: int | None = None) -> list[tuple[str, str]]:
+    """The headers of a leg: the client's own, less those that end here, plus the ids of request and conversation.
+
+    rank: the DP rank that is to take it, where one holds the conversation.
+    """
     ours = [(REQUEST_ID, request_id), ("Accept-Encoding", "identity")]
     if session_id is not None:
         ours.append((SESSION_ID, session_id))
+    if rank is not None:
+        ours.append((DATA_PARALLEL_RANK, str(rank)))
     return [*_without(items, _NOT_TO_PODS), *ours]
 
 

@@ -1,35 +1,42 @@
 """Watching the pods.
 
 Rule of this room: a pod is up when `/health` says 200, down after some failures in a row, and down at once when
-nothing listens on its port. Only a process that was seen to be gone loses its KV; a slow answer does not.
+nothing listens on its port. Only a pod whose process was replaced loses its KV; a slow answer or a closed door in
+front of the same process does not. A replaced pod has a new epoch before it gets any traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import time
 
 import msgspec
 
 from gateway.core.pods import Pod
 from gateway.net.parts import Parts
+from gateway.net.pod_facts import ModelList, Scout, cards, why_replaced
+from gateway.net.selftest import SelfTests
 from gateway.net.upstream import PodFault
 
 
-class ModelList(msgspec.Struct):
-    """A pod's `/v1/models`, its entries as the raw JSON they came in."""
-
-    data: list[msgspec.Raw] = []
-
-
 class Health:
-    """Probes every pod in its own task. `start` first, `stop` in the end."""
+    """Probes every pod in its own task. `start` first, `stop` in the end.
+
+    models: per pod URL its `/v1/models`.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._scout = Scout(parts.client, parts.settings.health.timeout_s)
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = {pod.url: asyncio.Event() for pod in parts.fleet}
+        self._failures = {pod.url: 0 for pod in parts.fleet}
+        self._introduced: dict[str, int] = {}
+        self._read_at: dict[str, float] = {}
         self.models: dict[str, ModelList] = {}
+        self.selftests = SelfTests(parts)
 
     def model_names(self) -> set[str]:
         """The models that the pods say they serve."""
@@ -45,6 +52,27 @@ class Health:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.selftests.stop()
+
+    async def look(self, pod: Pod, *, closely: bool = True) -> None:
+        """Probe a pod once. closely: read its facts even when they are not due."""
+        losses = self._parts.losses[pod.url]
+        try:
+            await self._scout.healthy(pod)
+        except PodFault as fault:
+            self._failed(pod, fault)
+            return
+        self._failures[pod.url] = 0
+        if closely or not pod.up or self._due(pod):
+            await self._learn(pod, losses)
+        if self._parts.losses[pod.url] != losses:
+            self._parts.suspect(pod)
+            return
+        self._parts.explained[pod.url] = losses
+        if not pod.up:
+            self._parts.fleet.set_up(pod, True)
+            self._parts.observer.pod_changed(pod.url, pod.role, True, "healthy")
+        self.selftests.consider(pod)
 
     async def _pass_on_suspicion(self) -> None:
         parts = self._parts
@@ -56,62 +84,60 @@ class Health:
             parts.suspects.clear()
 
     async def _watch(self, pod: Pod) -> None:
-        settings = self._parts.settings.health
-        failures = 0
+        interval_s = self._parts.settings.health.interval_s
+        wake = self._wake[pod.url]
         while True:
-            fault = await self._probe(pod)
-            failures = 0 if fault is None else failures + 1
-            if fault is None:
-                await self._came_up(pod)
-            elif fault.process_gone:
-                self._parts.lost(pod, fault.detail)
-            elif failures >= settings.failures:
-                self._went_down(pod, fault)
-            wake = self._wake[pod.url]
+            suspected = wake.is_set()
             wake.clear()
+            await self.look(pod, closely=suspected)
             try:
-                async with asyncio.timeout(settings.interval_s * random.uniform(0.9, 1.1)):
+                async with asyncio.timeout(interval_s * random.uniform(0.9, 1.1)):
                     await wake.wait()
             except TimeoutError:
                 continue
 
-    async def _probe(self, pod: Pod) -> PodFault | None:
-        try:
-            status, _ = await self._get(pod, "/health")
-        except PodFault as fault:
-            return fault
-        return None if status == 200 else PodFault("status", str(status))
-
-    async def _came_up(self, pod: Pod) -> None:
-        if pod.up and pod.url in self.models:
-            return
-        try:
-            status, body = await self._get(pod, "/v1/models")
-            if status == 200:
-                self.models[pod.url] = msgspec.json.decode(body, type=ModelList)
-        except (PodFault, msgspec.DecodeError):
-            self.models.pop(pod.url, None)
-        if not pod.up:
-            self._parts.fleet.set_up(pod, True)
-            self._parts.observer.pod_changed(pod.url, pod.role, True, "healthy")
-
-    def _went_down(self, pod: Pod, fault: PodFault) -> None:
-        self.models.pop(pod.url, None)
-        if pod.up:
+    def _failed(self, pod: Pod, fault: PodFault) -> None:
+        self._failures[pod.url] += 1
+        if fault.process_gone:
+            self._parts.lost(pod, fault.detail)
+        elif pod.up and self._failures[pod.url] >= self._parts.settings.health.failures:
             self._parts.fleet.set_up(pod, False)
             self._parts.observer.pod_changed(pod.url, pod.role, False, str(fault))
+        if not pod.up:
+            self.models.pop(pod.url, None)
 
-    async def _get(self, pod: Pod, path: str) -> tuple[int, bytes]:
-        timeout_s = self._parts.settings.health.timeout_s
-        answer = await self._parts.client.call("GET", pod.url, path, [], b"", timeout_s)
-        try:
-            return answer.status, await answer.read(timeout_s)
-        finally:
-            answer.close()
+    def _due(self, pod: Pod) -> bool:
+        age_s = time.monotonic() - self._read_at.get(pod.url, -math.inf)
+        return age_s >= self._parts.settings.health.facts_interval_s
 
+    async def _learn(self, pod: Pod, losses: int) -> None:
+        """Read the pod's facts; give it a new epoch if they are those of another process."""
+        facts = await self._scout.facts(pod)
+        self._read_at[pod.url] = time.monotonic()
+        explained = self._parts.explained.get(pod.url)
+        if explained is not None:
+            reason = why_replaced(pod.facts, facts, was_gone=explained != losses)
+            if reason is not None:
+                self._parts.restarted(pod, reason)
+        if facts.seen_at:
+            pod.facts = facts
+        if pod.url not in self.models or self._introduced.get(pod.url) != pod.epoch:
+            await self._introduce(pod)
 
-class _Named(msgspec.Struct):
-    id: str
+    async def _introduce(self, pod: Pod) -> None:
+        """Ask what does not change while a process lives."""
+        self.models.pop(pod.url, None)
+        epoch = pod.epoch
+        models, version = await self._scout.models(pod), await self._scout.version(pod)
+        if models is not None:
+            self.models[pod.url], self._introduced[pod.url] = models, epoch
+        known = [card for card, _ in cards(models)] if models is not None else []
+        pod.facts = msgspec.structs.replace(
+            pod.facts,
+            version=version,
+            models=tuple(card.id for card in known),
+            max_model_len=(known[0].max_model_len or 0) if known else 0,
+        )
 
 
 def union_of_models(lists: dict[str, ModelList]) -> bytes:
@@ -122,9 +148,6 @@ def union_of_models(lists: dict[str, ModelList]) -> bytes:
 def _by_name(lists: dict[str, ModelList]) -> dict[str, msgspec.Raw]:
     seen: dict[str, msgspec.Raw] = {}
     for models in lists.values():
-        for entry in models.data:
-            try:
-                seen.setdefault(msgspec.json.decode(entry, type=_Named).id, entry)
-            except msgspec.DecodeError:
-                continue
+        for card, entry in cards(models):
+            seen.setdefault(card.id, entry)
     return seen

@@ -25,6 +25,7 @@ from gateway.wire.endpoints import Endpoint
 from gateway.wire.errors import BadRequestError
 from gateway.wire.fields import Fields, integer_of, parse, string_of, value_of
 from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply
+from gateway.wire.readback import has_only_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,13 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
     model = string_of(fields, "model") or ""
     credential = incoming.headers.get("Authorization", "")
     weights = _weights(parts, incoming, credential)
+    if parts.settings.isolate_tenants:
+        fields = legs.isolated(fields, credential)
     root = root_of(credential, model, string_of(fields, "cache_salt") or "")
     chain = _chain(root, endpoint.read_prompt(fields))
     recognition = parts.store.recognise(root, _explicit_id(incoming, fields), chain, secrets.token_bytes(16), now_s)
+    if recognition.parent is not None:
+        parts.residency.join(recognition.conversation.key, recognition.parent)
     prompt_bytes = len(bytes(fields.get(endpoint.prompt_field, b"")))
     tenant = root_of(credential)
     parts.rate.count(now_s)
@@ -72,6 +77,8 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         rate=parts.rate.per_second(now_s),
         weights=weights,
         decode_max_in_flight=parts.settings.decode_max_in_flight,
+        min_resident_share=parts.settings.min_resident_share,
+        readback=parts.settings.readback and has_only_text(endpoint.api, fields),
     )
     record.stream = legs.wants_stream(fields)
     record.turn, record.kind = recognition.turn, recognition.kind

@@ -6,8 +6,11 @@ Rule of this room: numbers, ids and reasons only. No message text, no header val
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from gateway.core.residency import Source, Verdict
 
 
 class Outcome(enum.StrEnum):
@@ -26,7 +29,13 @@ class Outcome(enum.StrEnum):
 
 @dataclass
 class RequestRecord:
-    """One request. Times in seconds, tokens as the pods counted them; None where it never came to that."""
+    """One request. Times in seconds, tokens as the pods counted them; None where it never came to that.
+
+    holder, readback_tokens: route readback, the pod that P read from and how much. expected_tokens: resident on the
+    pod that was to use them, when the request was planned. residency: how good that was, by source
+    (`events`, `ledger`), on the answering pod; prefill_residency: on P. ids_s,
+    recall_s: tokenising the prompt, and the holder's answer to the recall.
+    """
 
     request_id: str
     method: str
@@ -46,6 +55,13 @@ class RequestRecord:
     cached_tokens: int | None = None
     prefill_cached_tokens: int | None = None
     output_tokens: int | None = None
+    holder: str | None = None
+    readback_tokens: int | None = None
+    expected_tokens: int | None = None
+    residency: Mapping[Source, Verdict] = field(default_factory=dict)
+    prefill_residency: Mapping[Source, Verdict] = field(default_factory=dict)
+    ids_s: float | None = None
+    recall_s: float | None = None
     prefill_s: float | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -69,3 +85,34 @@ class Observer(Protocol):
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         """A pod went up or down."""
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        """A pod's process was found to be another one than before; detail: how that showed."""
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        """A pod's self-test ended otherwise than the one before.
+
+        outcome: one word of `selftest.Proof`; direct: whether later turns may go straight to the pod.
+        """
+
+
+class IdleObserver:
+    """An observer that nothing interests; override what does."""
+
+    def started(self, record: RequestRecord) -> None:
+        return
+
+    def finished(self, record: RequestRecord) -> None:
+        return
+
+    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
+        return
+
+    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        return
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        return
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        return

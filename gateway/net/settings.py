@@ -18,6 +18,7 @@ class Timeouts:
     unstreamed_s: an unstreamed answer as a whole; its first byte comes only when the last token is made.
     token_gap_s: between two reads of a stream.
     handover_grace_s: how long an abandoned hand-over may take to reach D's scheduler before it is aborted there.
+    recall_s: each question before a readback; when it is over the turn goes without.
     """
 
     connect_s: float = 5.0
@@ -26,11 +27,13 @@ class Timeouts:
     unstreamed_s: float = 3600.0
     token_gap_s: float = 60.0
     handover_grace_s: float = 2.0
+    recall_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """interval_s between probes of one pod, timeout_s of one probe, failures in a row that mean down.
+    """interval_s between probes of one pod, timeout_s of one probe, failures in a row that mean down,
+    facts_interval_s between two readings of a pod's `/metrics`.
 
     A busy engine answers its probe late, so one slow answer must not move its conversations elsewhere.
     """
@@ -38,6 +41,7 @@ class HealthSettings:
     interval_s: float = 2.0
     timeout_s: float = 5.0
     failures: int = 3
+    facts_interval_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,21 @@ class WeightSettings:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Everything net needs besides the pods and the policy."""
+    """Everything net needs besides the pods and the policy.
+
+    selftest: prove that decode and replica pods keep KV before relying on it. direct_without_proof: rely on a pod
+    that does not tell how much it kept.
+    """
 
     max_body_bytes: int = 32 * 1024 * 1024
     prefill_keep_fields: tuple[str, ...] = ()
     decode_max_in_flight: int = 0
+    min_resident_share: float = 0.5
+    readback: bool = False
+    isolate_tenants: bool = False
     expose_decisions: bool = False
+    selftest: bool = True
+    direct_without_proof: bool = False
     weights: WeightSettings = field(default_factory=WeightSettings)
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)

@@ -46,6 +46,8 @@ class Config:
     shutdown_grace_s: float
     max_conversations: int
     conversation_ttl_s: float
+    kv_events: bool
+    kv_event_endpoints: tuple[tuple[str, str, str | None], ...]
     net: GatewaySettings
 
     def count(self, role: Role) -> int:
@@ -80,11 +82,18 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         shutdown_grace_s=values["shutdown_grace_s"],
         max_conversations=values["conversations.max"],
         conversation_ttl_s=values["conversations.ttl_s"],
+        kv_events=values["kv_events"] == "auto",
+        kv_event_endpoints=_endpoints(values, sources, fallback),
         net=GatewaySettings(
             max_body_bytes=values["max_body_bytes"],
             prefill_keep_fields=values["prefill_keep_fields"],
             decode_max_in_flight=values["decode_max_in_flight"],
             expose_decisions=values["expose_decisions"],
+            min_resident_share=values["min_resident_share"],
+            readback=values["readback"],
+            isolate_tenants=values["isolate_tenants"],
+            selftest=values["selftest"],
+            direct_without_proof=values["direct_without_proof"],
             weights=WeightSettings(
                 default=_weights(values, sources, fallback),
                 tenants={key: parse_weights(wanted) for key, wanted in values["tenant_weights"]},
@@ -165,6 +174,17 @@ def _pods(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) 
     if not values["decode"]:
         raise ConfigError(f"{sources.get('decode', fallback)}: decode: at least one decode pod is needed")
     return tuple(pods)
+
+
+def _endpoints(
+    values: Mapping[str, Any], sources: Mapping[str, str], fallback: str
+) -> tuple[tuple[str, str, str | None], ...]:
+    known = {url for role in Role for url in values[role.value]}
+    for pod, _, _ in values["kv_event_endpoints"]:
+        if pod not in known:
+            where = sources.get("kv_event_endpoints", fallback)
+            raise ConfigError(f"{where}: kv_event_endpoints: {pod} is none of the pods")
+    return tuple(values["kv_event_endpoints"])
 
 
 def _weights(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> Weights:

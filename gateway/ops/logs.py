@@ -69,3 +69,12 @@ class LogObserver:
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         PODS.log(logging.INFO if up else logging.WARNING, "pod=%s role=%s up=%d detail=%r", pod, role, int(up), detail)
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        PODS.warning(
+            "pod=%s role=%s restarted=1 detail=%r: its KV is gone, what it held is computed again", pod, role, detail
+        )
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        level = logging.INFO if outcome == "ok" else logging.WARNING
+        PODS.log(level, "pod=%s role=%s selftest=%s direct=%d detail=%r", pod, role, outcome, int(direct), detail)

@@ -6,12 +6,16 @@ request ids.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics import MetricWrapperBase
 
+from gateway.core.pods import Pod
+from gateway.core.residency import Source, Verdict
 from gateway.net.exchange import Page
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
@@ -56,7 +60,8 @@ class Metrics:
         )
         self._tokens = Counter(
             "ppd_tokens",
-            "Tokens as the pods counted them: prompt, cached (on the answering pod), prefill_cached (on P), output.",
+            "Tokens as the pods counted them: prompt, cached (on the answering pod), prefill_cached (on P), output, "
+            "readback (read by P from a decode pod).",
             ["route", "turn", "kind"],
             registry=registry,
         )
@@ -65,6 +70,15 @@ class Metrics:
         self._pod_in_flight = Gauge("ppd_pod_in_flight", "Requests at the pod.", ["pod", "role"], registry=registry)
         self._pod_load = Gauge(
             "ppd_pod_load_tokens", "Tokens in flight at the pod.", ["pod", "role"], registry=registry
+        )
+        self._pod_direct = Gauge(
+            "ppd_pod_direct",
+            "1 when later turns may go straight to the pod, 0 when its self-test speaks against it (see /admin/pods).",
+            ["pod"],
+            registry=registry,
+        )
+        self._pod_restarts = Counter(
+            "ppd_pod_restarts", "Times the pod's process was found to be another one.", ["pod"], registry=registry
         )
         self._decisions = Counter(
             "ppd_decisions", "Requests of turn 2 and later by the route the policy chose.", ["route"], registry=registry
@@ -77,6 +91,40 @@ class Metrics:
         )
         self._table_changes = Counter(
             "ppd_table_changes", "Table sets taken into use or refused.", ["result"], registry=registry
+        )
+        self._residency_turns = Counter(
+            "ppd_residency_predictions",
+            "Predictions of cached tokens by verdict: exact (within a block), over, under; source: events, ledger.",
+            ["pod", "source", "verdict"],
+            registry=registry,
+        )
+        self._residency_error = Counter(
+            "ppd_residency_error_tokens",
+            "Sum of |predicted - actual| cached tokens.",
+            ["pod", "source"],
+            registry=registry,
+        )
+        self._kv_blocks = Gauge(
+            "ppd_kv_resident_blocks", "Blocks that the pod's KV events say are cached.", ["pod"], registry=registry
+        )
+        self._kv_complete = Gauge(
+            "ppd_kv_view_complete",
+            "1 when every KV event since the pod's start was heard (0: the ledger answers for what is unknown).",
+            ["pod"],
+            registry=registry,
+        )
+        self._kv_lag = Gauge(
+            "ppd_kv_event_age_seconds",
+            "Time since the pod published its last KV events, by both clocks.",
+            ["pod"],
+            registry=registry,
+        )
+        self._kv_batches = Gauge("ppd_kv_event_batches", "Batches of KV events applied.", ["pod"], registry=registry)
+        self._kv_lost = Gauge(
+            "ppd_kv_event_gaps_lost", "Gaps in the KV events that no replay filled.", ["pod"], registry=registry
+        )
+        self._ledger_room = Gauge(
+            "ppd_ledger_room_tokens", "Cache room the ledger has learned for the pod.", ["pod"], registry=registry
         )
         self._conversations = Gauge("ppd_conversations", "Conversations remembered.", registry=registry)
 
@@ -115,15 +163,30 @@ class Metrics:
             "cached": record.cached_tokens,
             "prefill_cached": record.prefill_cached_tokens,
             "output": record.output_tokens,
+            "readback": record.readback_tokens,
         }
         for kind, tokens in counted.items():
             if tokens:
                 self._tokens.labels(route, turn, kind).inc(tokens)
 
+        self._compared(record.answering, record.residency)
+        self._compared(record.prefill, record.prefill_residency)
+
+    def _compared(self, pod: str | None, verdicts: Mapping[Source, Verdict]) -> None:
+        for source, verdict in verdicts.items():
+            self._residency_turns.labels(pod, source, verdict.word).inc()
+            self._residency_error.labels(pod, source).inc(abs(verdict.error_tokens))
+
     def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
         self._faults.labels(kind, pod or "none").inc()
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        """Read from the fleet at scrape time."""
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        self._pod_restarts.labels(pod).inc()
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
         """Read from the fleet at scrape time."""
 
     def page(self, parts: Parts) -> Page:
@@ -132,8 +195,24 @@ class Metrics:
             self._pod_up.labels(pod.url, pod.role).set(pod.up)
             self._pod_in_flight.labels(pod.url, pod.role).set(pod.in_flight)
             self._pod_load.labels(pod.url, pod.role).set(pod.load_tokens)
+            self._pod_restarts.labels(pod.url)
+            if pod.role != "prefill":
+                self._pod_direct.labels(pod.url).set(pod.direct)
+            self._residency(pod, parts)
         self._conversations.set(len(parts.store))
         return Page(CONTENT_TYPE_LATEST, generate_latest(self.registry))
+
+    def _residency(self, pod: Pod, parts: Parts) -> None:
+        cache = parts.residency.cache(pod)
+        if cache.ghost.room_tokens is not None:
+            self._ledger_room.labels(pod.url).set(cache.ghost.room_tokens)
+        views = [view for view in cache.views.values() if view.heard]
+        if views:
+            self._kv_blocks.labels(pod.url).set(sum(view.resident_blocks for view in views))
+            self._kv_complete.labels(pod.url).set(all(view.complete for view in views))
+            self._kv_lag.labels(pod.url).set(time.time() - max(view.last_event_s for view in views))
+            self._kv_batches.labels(pod.url).set(sum(view.batches for view in views))
+            self._kv_lost.labels(pod.url).set(sum(view.lost for view in views))
 
 
 def _turn(record: RequestRecord) -> str:

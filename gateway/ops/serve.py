@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
+from gateway.net.events import EventSubscriber
 from gateway.net.gateway import Gateway
 from gateway.net.parts import Parts
 from gateway.net.records import Observer, RequestRecord
@@ -20,8 +21,11 @@ from gateway.net.upstream import PodClient
 from gateway.ops.config import Config
 from gateway.ops.logs import MAIN, LogObserver
 from gateway.ops.metrics import Metrics
+from gateway.ops.pods_page import pods_page
+from gateway.ops.residency_page import residency_page
 from gateway.ops.tables import ModelCheck, TableKeeper, open_checked
 from gateway.version import VERSION
+from gateway.wire.kv_events import EventSource
 
 
 class Observers:
@@ -45,6 +49,14 @@ class Observers:
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         for observer in self._observers:
             observer.pod_changed(pod, role, up, detail)
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_restarted(pod, role, detail)
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_tested(pod, role, outcome, direct, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,15 @@ async def running(config: Config, *observers: Observer) -> AsyncIterator[Running
             observer=Observers(metrics, LogObserver(), *observers),
             settings=config.net,
         )
-        gateway = Gateway(parts, {"/metrics": lambda: metrics.page(parts)})
+        subscriber = _subscriber(config, parts)
+        if subscriber is not None:
+            parts.observer = Observers(parts.observer, subscriber)
+        pages = {
+            "/admin/pods": lambda: pods_page(parts.fleet),
+            "/admin/residency": lambda: residency_page(parts),
+            "/metrics": lambda: metrics.page(parts),
+        }
+        gateway = Gateway(parts, pages)
         if isinstance(policy, MeasuredTable):
             parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
         server = HttpServer(gateway.handle)
@@ -92,8 +112,17 @@ async def running(config: Config, *observers: Observer) -> AsyncIterator[Running
             if keeper is not None:
                 await keeper.stop()
             await gateway.health.stop()
+            if subscriber is not None:
+                await subscriber.stop()
             await server.stop()
             await parts.finish_background()
+
+
+def _subscriber(config: Config, parts: Parts) -> EventSubscriber | None:
+    if not config.kv_events:
+        return None
+    endpoints = {pod: EventSource(True, "zmq", endpoint, replay) for pod, endpoint, replay in config.kv_event_endpoints}
+    return EventSubscriber(parts, endpoints)
 
 
 def tame_garbage_collector() -> None:

@@ -71,6 +71,25 @@ def _float(value: Any, what: str) -> float:
         raise ValueError(f"must be {what} that is not beyond all bounds") from None
 
 
+def share(value: Any) -> float:
+    found = _float(value, "a number")
+    if not 0 <= found <= 1:
+        raise ValueError("must be between 0 and 1")
+    return found
+
+
+def event_endpoint(value: Any) -> tuple[str, str, str | None]:
+    """`http://pod:8000=tcp://host:5557|tcp://host:5558` as (pod, endpoint, replay endpoint or None)."""
+    pod, equals, rest = text(value).partition("=")
+    endpoint, bar, replay = rest.partition("|")
+    addresses = [endpoint, replay] if bar else [endpoint]
+    if not equals or not all(re.fullmatch(r"(tcp://[^*\s]+:\d+|ipc://\S+)", address) for address in addresses):
+        raise ValueError(
+            "is written http://pod:8000=tcp://host:5557 or http://pod:8000=tcp://host:5557|tcp://host:5558"
+        )
+    return url(pod), endpoint, replay or None
+
+
 def weights(value: Any) -> str:
     parse_weights(text(value))
     return str(value)
@@ -190,7 +209,39 @@ SETTINGS = (
         "a decode pod with so many requests takes no append-prefill; 0 is no limit",
         "N",
     ),
+    Setting(
+        "min_resident_share",
+        share,
+        0.5,
+        "a later turn with less than this share of its context left on D goes through P",
+        "SHARE",
+    ),
+    Setting(
+        "readback",
+        boolean,
+        False,
+        "let P read a history back from D; P must run with bidirectional_kv_xfer, or it hangs on the first one",
+        "BOOL",
+    ),
+    Setting("kv_events", one_of("auto", "off"), "auto", "listen to the pods' KV events: auto, off", "HOW"),
+    Setting(
+        "kv_event_endpoints",
+        several(event_endpoint, ";"),
+        (),
+        "POD=tcp://host:port[|REPLAY] for a pod whose /kv_event_sources is not to be asked (variable: ;-separated)",
+        "SPEC",
+        True,
+    ),
+    Setting("isolate_tenants", boolean, False, "give every API key its own prefix cache (cache_salt)", "BOOL"),
     Setting("expose_decisions", boolean, False, "tell clients in X-PPD-Route and X-PPD-Reason", "BOOL"),
+    Setting("selftest", boolean, True, "ask each decode and replica pod twice, to see that it keeps KV", "BOOL"),
+    Setting(
+        "direct_without_proof",
+        boolean,
+        False,
+        "send later turns straight to pods that do not tell cached tokens (--enable-prompt-tokens-details)",
+        "BOOL",
+    ),
     Setting("host", text, "127.0.0.1", "address to listen on", "HOST"),
     Setting("port", integer(0, 65535), 8000, "port to listen on; 0 lets the kernel choose", "PORT"),
     Setting("max_body_bytes", integer(1, 1 << 40), 32 << 20, "largest request body", "BYTES"),
@@ -212,8 +263,10 @@ SETTINGS = (
     Setting("timeouts.unstreamed_s", seconds, 3600.0, "an unstreamed answer as a whole", "S"),
     Setting("timeouts.token_gap_s", seconds, 60.0, "silence within a stream", "S"),
     Setting("timeouts.handover_grace_s", seconds, 2.0, "an abandoned hand-over on its way to D's scheduler", "S"),
+    Setting("timeouts.recall_s", seconds, 5.0, "each question to a pod before a readback", "S"),
     Setting("health.interval_s", seconds, 2.0, "between two health probes of a pod", "S"),
     Setting("health.timeout_s", seconds, 5.0, "one health probe", "S"),
     Setting("health.failures", integer(1, 1000), 3, "failed probes in a row after which a pod is down", "N"),
+    Setting("health.facts_interval_s", seconds, 5.0, "between two readings of a pod's /metrics", "S"),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

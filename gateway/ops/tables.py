@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.core.policies import MeasuredTable
-from gateway.net.records import RequestRecord
+from gateway.net.records import IdleObserver
 from gateway.ops.logs import MAIN
 from lut.table import TableError, TableSet
 
@@ -93,7 +93,7 @@ def _stamp(directory: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-class ModelCheck:
+class ModelCheck(IdleObserver):
     """An observer that says so when the pods serve another model than the table was measured on.
 
     Only a warning: served names are aliases that operators choose, and every route gives the right answer.
@@ -103,15 +103,6 @@ class ModelCheck:
         self._policy = policy
         self._models_of = models_of
         self._said: tuple[str, frozenset[str]] | None = None
-
-    def started(self, record: RequestRecord) -> None:
-        """Not of interest."""
-
-    def finished(self, record: RequestRecord) -> None:
-        """Not of interest."""
-
-    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
-        """Not of interest."""
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         measured, served = self._policy.tables.manifest.model, frozenset(self._models_of())

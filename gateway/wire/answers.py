@@ -5,6 +5,7 @@ Rule of this room: a pod's hand-over parameters never reach the client, and noth
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -54,6 +55,19 @@ def read_prefill(body: bytes) -> PrefillAnswer:
         details=PrefillDetails.of(usage),
         finish_reason=choice.finish_reason if choice else None,
     )
+
+
+_ENGINE = re.compile(rb'"remote_engine_id"\s*:\s*"([\w.:-]{1,128}?)(?:_dp\d+)?"')
+
+
+def engine_of(answer: bytes) -> bytes | None:
+    """The KV engine that a pod names in its hand-over parameters, without its data-parallel rank.
+
+    NIXL makes it up when the process starts, unless the operator sets one (vLLM `config/kv_transfer.py`, engine_id).
+    Text in an answer cannot look like it: quotes in a JSON string are escaped.
+    """
+    found = _ENGINE.search(answer)
+    return None if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)

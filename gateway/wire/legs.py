@@ -5,6 +5,7 @@ Rule of this room: the prompt is the same on both legs, byte for byte; a client'
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -68,9 +69,33 @@ def without_session(fields: Fields) -> Fields:
     return {name: value for name, value in fields.items() if name != "session_id"}
 
 
+def isolated(fields: Fields, credential: str) -> Fields:
+    """The body with a `cache_salt` that only this tenant has, so that nobody can time whether others' prompts are
+    cached. A client's own salt still separates within the tenant.
+
+    credential: the client's secret; a one-way hash of it leaves the gateway (256 bits, which vLLM hashes as text).
+    """
+    own = string_of(fields, "cache_salt") or ""
+    salt = hashlib.sha256(f"ppd-gateway cache salt {len(own)}:{own}:{credential}".encode()).hexdigest()
+    return {**fields, "cache_salt": raw(salt)}
+
+
 def prefill_body(api: Api, fields: Fields, keep: Collection[str] = ()) -> bytes:
     """The body of the leg to the prefill pod."""
     return join(prefill_fields(api, fields, keep))
+
+
+def with_params(body: bytes, params: msgspec.Raw) -> bytes:
+    """A leg's body with other `kv_transfer_params`."""
+    return join({**msgspec.json.decode(body, type=Fields), "kv_transfer_params": params})
+
+
+def with_report(fields: Fields) -> Fields:
+    """Ask the pod to publish this request's prefix hits as KV events too (vllm/v1/core/kv_cache_manager.py,
+    `kv_cache_report_mode`)."""
+    extra = value_of(fields, "vllm_xargs")
+    inner = extra if isinstance(extra, dict) else {}
+    return {**fields, "vllm_xargs": raw({**inner, "kv_cache_report_mode": "full"})}
 
 
 def decode_body(fields: Fields, handover: msgspec.Raw | None, *, ask_usage: bool) -> bytes:

@@ -27,6 +27,7 @@ from gateway.core.outputs import OutputLengths
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import MeasuredTable, Policy
 from gateway.core.rates import RequestRate
+from gateway.core.residency import Residency
 from gateway.ops.serve import tame_garbage_collector
 from gateway.wire import fields as wire_fields
 from gateway.wire import prompts
@@ -68,6 +69,7 @@ class World:
         for pod in self.fleet:
             pod.take(draw.randrange(100_000))
         self.policy: Policy = MeasuredTable(tables)
+        self.residency = Residency()
         self.store = ConversationStore(conversations, 1e9)
         self.outputs, self.rate, self.sizes = OutputLengths(), RequestRate(0.0), BytesPerToken()
         self.root, self.tenant = root_of("key", "model", ""), root_of("key")
@@ -92,6 +94,7 @@ class World:
         tokens = draw.randrange(500, 20_000)
         result = TurnResult(prefill.url, decode.url, 0, "local", tokens, 200, reply_head)
         self.store.finish(recognition, chain, result)
+        self.residency.used(decode, recognition.conversation.key, tokens + 200)
 
     def decide(self, asked: Asked, fresh_key: bytes, now_s: float) -> Recognition:
         """What the gateway does with a parsed request before it asks a pod."""
@@ -103,7 +106,7 @@ class World:
             output_tokens=self.outputs.expect(recognition.conversation.recent_outputs, self.tenant, 1024),
             rate=self.rate.per_second(now_s),
         )
-        plan = decide(request, recognition, self.fleet, self.policy)
+        plan = decide(request, recognition, self.fleet, self.policy, self.residency)
         assert plan is not None
         return recognition
 

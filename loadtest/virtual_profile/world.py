@@ -15,6 +15,7 @@ from gateway.core.conversations import Conversation, Kind, Recognition
 from gateway.core.decide import Plan, Request, decide
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, PolicyOptions
+from gateway.core.residency import Residency
 from gateway.ops.profile.plan import Shape
 from loadtest.engine.core import Engine
 from loadtest.engine.request import EngineOutput, EngineRequest, Finish, KvIntent
@@ -66,6 +67,7 @@ class World:
         self._policy = POLICIES[arm](PolicyOptions())
         pods = [Pod(name, Role.PREFILL if name.startswith("p") else Role.DECODE, up=True) for name in engines]
         self._fleet = Fleet(pods)
+        self._residency = Residency()
         self._requests = 0
         self._fresh_token = 1
         for name, engine in engines.items():
@@ -76,12 +78,15 @@ class World:
         talks = []
         for number in range(count):
             conversation = Conversation(f"{self._seed}/{number}".encode(), 0.0)
-            plan = self._decide(Recognition(conversation, Kind.NEW, 1), shape.context_tokens)
+            plan = self._decide(Recognition(conversation, Kind.NEW, 1, 0), shape.context_tokens)
             assert plan.prefill is not None
             for pod in (plan.prefill, plan.answering):
                 pod.take(shape.context_tokens)
-            conversation.turn, conversation.resident_tokens = 1, shape.context_tokens
+            conversation.turn, conversation.context_tokens = 1, shape.context_tokens
             conversation.prefill, conversation.decode = plan.prefill.url, plan.answering.url
+            conversation.homes = (plan.answering.url,)
+            self._residency.used(plan.answering, conversation.key, shape.context_tokens)
+            self._residency.used(plan.prefill, conversation.key, shape.context_tokens - shape.reply_tokens)
             context = self._tokens(shape.context_tokens)
             self._place(plan.prefill.url, context[: shape.context_tokens - shape.reply_tokens])
             self._place(plan.answering.url, context[:-1])  # the last token of an answer is never computed
@@ -92,7 +97,7 @@ class World:
     def turn(self, number: int, talk: Talk, shape: Shape, on_turn: OnTurn) -> Turn:
         """Begin the next turn of a conversation now."""
         prompt = talk.context + self._tokens(shape.new_tokens)
-        plan = self._decide(Recognition(talk.conversation, Kind.NEXT, 2), len(prompt))
+        plan = self._decide(Recognition(talk.conversation, Kind.NEXT, 2, shape.context_tokens), len(prompt))
         turn = Turn(number, plan.answering.url, self._name())
         if plan.prefill is None:
             self._answer(turn, prompt, shape, None, on_turn)
@@ -134,7 +139,7 @@ class World:
         self.cluster.submit(turn.pod, request, heard)
 
     def _decide(self, recognition: Recognition, prompt_tokens: int) -> Plan:
-        plan = decide(Request(prompt_tokens), recognition, self._fleet, self._policy)
+        plan = decide(Request(prompt_tokens), recognition, self._fleet, self._policy, self._residency)
         assert plan is not None
         return plan
 

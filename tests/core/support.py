@@ -9,6 +9,7 @@ import xxhash
 from gateway.core.chains import MessageChain, TextChain, root_of
 from gateway.core.conversations import Conversation, Kind, Recognition, TurnResult
 from gateway.core.pods import Fleet, Pod, Role
+from gateway.core.residency import Residency
 
 ROOT = root_of("tenant", "model", "")
 OTHER_TENANT = root_of("tenant 2", "model", "")
@@ -85,9 +86,20 @@ def turn(
 ) -> Recognition:
     """A recognised request of a conversation that was served by these pods last."""
     conversation = Conversation(
-        key(of), 0.0, turn=number - 1, prefill=prefill, decode=decode, epoch=epoch, resident_tokens=resident
+        key(of), 0.0, turn=number - 1, prefill=prefill, decode=decode, epoch=epoch, context_tokens=resident
     )
-    return Recognition(conversation, kind, number)
+    conversation.homes = () if decode is None else (decode,)
+    return Recognition(conversation, kind, number, resident)
+
+
+def knowing(recognition: Recognition, of: Fleet) -> Residency:
+    """Pods that hold all of a conversation that they served, unless they were restarted since."""
+    residency, conversation = Residency(), recognition.conversation
+    for url in (*conversation.homes, conversation.prefill):
+        found = of.get(url)
+        if found is not None and found.epoch == conversation.epoch:
+            residency.used(found, conversation.key, recognition.shared_tokens)
+    return residency
 
 
 def first_turn(of: int = 7) -> Recognition:

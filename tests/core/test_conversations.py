@@ -80,7 +80,7 @@ def test_the_first_request_is_a_new_conversation(desk: Desk) -> None:
     assert (recognition.kind, recognition.turn) == (Kind.NEW, 1)
     conversation = recognition.conversation
     assert conversation.key == key(1)
-    assert (conversation.turn, conversation.epoch, conversation.resident_tokens, conversation.pending) == (0, 0, 0, 1)
+    assert (conversation.turn, conversation.epoch, conversation.context_tokens, conversation.pending) == (0, 0, 0, 1)
     assert (conversation.prefill, conversation.decode, conversation.last_route) == (None, None, None)
 
 
@@ -107,7 +107,7 @@ def test_what_the_turn_left_behind_is_remembered(desk: Desk) -> None:
     desk.answer(recognition, HI, prompt=100, output=20, decode="d1", epoch=3, route="local", prompt_bytes=420)
     conversation = recognition.conversation
     assert (conversation.turn, conversation.prefill, conversation.decode) == (1, "p0", "d1")
-    assert (conversation.epoch, conversation.resident_tokens, conversation.pending) == (3, 120, 0)
+    assert (conversation.epoch, conversation.context_tokens, conversation.pending) == (3, 120, 0)
     assert (conversation.last_route, conversation.recent_outputs, conversation.prompt_bytes) == ("local", (20,), 420)
 
 
@@ -215,7 +215,7 @@ def test_a_third_with_the_same_words_gets_a_branch(desk: Desk) -> None:
     other = desk.ask(chat("u:hi", "a:hello", "u:other"))
     assert (running.kind, other.kind, other.turn) == (Kind.NEXT, Kind.BRANCH, 2)
     assert other.conversation is not running.conversation
-    assert other.conversation.resident_tokens == 120
+    assert other.conversation.context_tokens == 120
     desk.answer(running, HI_2)
     desk.answer(other, chat("u:hi", "a:hello", "u:other"))
 
@@ -225,7 +225,7 @@ def test_a_stranger_to_both_gets_a_branch(desk: Desk) -> None:
     desk.turn(HI, "good day")
     recognition = desk.turn(chat("u:hi", "a:something else", "u:more"))
     assert (recognition.kind, recognition.turn) == (Kind.BRANCH, 2)
-    assert recognition.conversation.resident_tokens == 120
+    assert recognition.conversation.context_tokens == 120
     assert len(desk.store) == 3
 
 
@@ -291,11 +291,11 @@ def test_an_edited_message_falls_on_the_longest_prefix_that_is_still_shared(desk
     desk.turn(HI_3)
     edited = desk.ask(chat("u:hi", "a:hello", "u:MORE"))
     assert (edited.kind, edited.turn) == (Kind.BRANCH, 2)
-    assert edited.conversation.resident_tokens == 120, "all of turn 1 with its reply"
+    assert edited.conversation.context_tokens == 120, "all of turn 1 with its reply"
     desk.answer(edited, chat("u:hi", "a:hello", "u:MORE"))
     later = desk.ask(chat("u:hi", "a:hello", "u:more", "a:there", "u:AGAIN"))
     assert (later.kind, later.turn) == (Kind.BRANCH, 3)
-    assert later.conversation.resident_tokens == 120, "never more than what its decode pod holds after the last turn"
+    assert later.shared_tokens == 230, "all of turn 2 with its reply"
     desk.store.fail(later.conversation)
 
 
@@ -304,7 +304,7 @@ def test_an_edited_reply_shares_only_the_prompt_before_it(desk: Desk) -> None:
     desk.answer(first, HI, "hello", prompt=100, output=20)
     edited = desk.ask(chat("u:hi", "a:HELLO", "u:more"))
     assert (edited.kind, edited.turn) == (Kind.BRANCH, 2)
-    assert edited.conversation.resident_tokens == 100
+    assert edited.conversation.context_tokens == 100
     desk.store.fail(edited.conversation)
 
 
@@ -319,13 +319,13 @@ def test_a_branch_is_a_copy_that_knows_its_parents_pods_and_leaves_the_parent_al
     desk.answer(first, HI, "hello", epoch=4)
     desk.turn(HI_2, "there")
     parent = first.conversation
-    before = (parent.turn, parent.decode, parent.resident_tokens, parent.pending)
+    before = (parent.turn, parent.decode, parent.context_tokens, parent.pending)
     branch = desk.ask(chat("u:hi", "a:hello", "u:other")).conversation
     assert (branch.turn, branch.prefill, branch.decode, branch.epoch) == (0, "p0", "d0", parent.epoch)
     assert (branch.last_route, branch.recent_outputs) == ("pd", (20, 20))
     assert branch.key != parent.key
     desk.store.fail(branch)
-    assert (parent.turn, parent.decode, parent.resident_tokens, parent.pending) == before
+    assert (parent.turn, parent.decode, parent.context_tokens, parent.pending) == before
 
 
 def test_a_branch_goes_on_as_a_conversation_of_its_own(desk: Desk) -> None:
@@ -419,9 +419,9 @@ def test_a_branch_that_failed_leaves_nothing(desk: Desk) -> None:
 def test_a_later_turn_that_failed_does_not_count(desk: Desk) -> None:
     first = desk.turn(HI)
     conversation = first.conversation
-    before = (conversation.turn, conversation.decode, conversation.resident_tokens, len(conversation.traces))
+    before = (conversation.turn, conversation.decode, conversation.context_tokens, len(conversation.traces))
     desk.store.fail(desk.ask(HI_2).conversation)
-    assert (conversation.turn, conversation.decode, conversation.resident_tokens, len(conversation.traces)) == before
+    assert (conversation.turn, conversation.decode, conversation.context_tokens, len(conversation.traces)) == before
     again = desk.turn(HI_2)
     assert (again.kind, again.turn) == (Kind.NEXT, 2)
 

@@ -11,8 +11,9 @@ from gateway.core.decide import MIN_BRANCH_SHARE, Plan, Request, decide
 from gateway.core.placement import rendezvous
 from gateway.core.pods import Fleet
 from gateway.core.policies import AlwaysLocal, AlwaysPrefill, Choice, Policy, Route, TurnView
+from gateway.core.residency import Residency
 from gateway.core.weights import Weights
-from tests.core.support import first_turn, fleet, key, pod, turn
+from tests.core.support import first_turn, fleet, key, knowing, pod, turn
 
 REQUEST = Request(prompt_tokens=1100)
 WHOLE = Request(prompt_tokens=1100, whole="n")
@@ -31,8 +32,14 @@ class Asked:
         return Choice(self.route, "because")
 
 
-def plan_of(recognition: Recognition, of: Fleet, policy: Policy | None = None, request: Request = REQUEST) -> Plan:
-    plan = decide(request, recognition, of, policy or AlwaysLocal())
+def plan_of(
+    recognition: Recognition,
+    of: Fleet,
+    policy: Policy | None = None,
+    request: Request = REQUEST,
+    residency: Residency | None = None,
+) -> Plan:
+    plan = decide(request, recognition, of, policy or AlwaysLocal(), residency or knowing(recognition, of))
     assert plan is not None
     return plan
 
@@ -77,9 +84,9 @@ def test_turn_one_without_a_prefill_pod_runs_on_the_decode_pod_alone() -> None:
 @pytest.mark.parametrize("down", [("d0",), ("d0", "p0")])
 def test_without_an_answering_pod_there_is_no_plan(down: tuple[str, ...]) -> None:
     of = fleet("p0", "d0", down=down)
-    assert decide(REQUEST, first_turn(), of, AlwaysLocal()) is None
-    assert decide(WHOLE, first_turn(), of, AlwaysLocal()) is None
-    assert decide(REQUEST, turn(2), of, AlwaysLocal()) is None
+    assert decide(REQUEST, first_turn(), of, AlwaysLocal(), Residency()) is None
+    assert decide(WHOLE, first_turn(), of, AlwaysLocal(), Residency()) is None
+    assert decide(REQUEST, turn(2), of, AlwaysLocal(), Residency()) is None
 
 
 def test_a_first_turn_whose_pods_are_reserved_goes_there_too() -> None:
@@ -120,9 +127,14 @@ def test_the_policy_is_shown_the_turn_in_numbers() -> None:
     ]
 
 
-def test_a_turn_through_p_goes_to_the_same_prefill_and_the_same_decode_pod() -> None:
-    of = fleet("p0", "p1", "d0", "d1", load={"p1": 10**6, "d1": 10**6})
+def test_a_turn_through_p_goes_to_the_prefill_pod_that_has_its_prefix_and_to_the_same_decode_pod() -> None:
+    of = fleet("p0", "p1", "d0", "d1", load={"p1": 999, "d1": 10**6})
     assert short(plan_of(turn(2, prefill="p1", decode="d1"), of, AlwaysPrefill())) == ("pd", "p1", "d1")
+
+
+def test_a_prefill_pod_with_more_before_it_than_its_prefix_saves_is_left() -> None:
+    of = fleet("p0", "p1", "d0", load={"p1": 1001})
+    assert short(plan_of(turn(2, prefill="p1"), of, AlwaysPrefill())) == ("pd", "p0", "d0")
 
 
 def test_a_turn_through_p_takes_the_least_loaded_when_its_own_is_down() -> None:
@@ -198,10 +210,125 @@ def test_the_next_turn_of_the_same_epoch_is_local_again() -> None:
 
 def test_a_turn_of_which_nothing_is_resident_goes_through_p() -> None:
     policy = Asked(Route.LOCAL)
+    plan = plan_of(turn(2), fleet("p0", "d0", "d1"), policy, residency=Residency())
+    assert short(plan) == ("pd", "p0", "d0")
+    assert plan.reason == "turn 2: nothing resident on d0 (ledger)"
+    assert policy.views == []
+
+
+def test_a_prompt_that_shares_nothing_with_its_conversation_goes_through_p() -> None:
+    policy = Asked(Route.LOCAL)
     plan = plan_of(turn(2, resident=0), fleet("p0", "d0", "d1"), policy)
     assert short(plan) == ("pd", "p0", "d0")
-    assert plan.reason == "turn 2: nothing resident on d0"
+    assert plan.reason == "turn 2: its prompt shares nothing with the turns before"
     assert policy.views == []
+
+
+@pytest.mark.parametrize(("left", "route"), [(399, "pd"), (400, "local"), (1000, "local")])
+def test_below_the_share_that_must_be_left_a_turn_goes_through_p(left: int, route: str) -> None:
+    residency, of, recognition = Residency(), fleet("p0", "d0"), turn(2, resident=1000)
+    residency.used(pod(of, "d0"), recognition.conversation.key, left)
+    request = Request(prompt_tokens=1100, min_resident_share=400 / 992)
+    policy = Asked(Route.LOCAL)
+    plan = plan_of(recognition, of, policy, request, residency)
+    assert short(plan) == (route, "p0" if route == "pd" else None, "d0")
+    if route == "pd":
+        assert plan.reason == "turn 2: only 399 of 992 tokens are left on d0 (ledger)"
+    else:
+        assert policy.views[0].resident_tokens == left
+        assert plan.resident_tokens == left
+
+
+def test_of_the_pods_that_served_a_conversation_the_one_with_most_of_it_takes_the_turn() -> None:
+    of, recognition = fleet("p0", "d0", "d1", "d2"), turn(5)
+    recognition.conversation.homes = ("d0", "d1", "d2")
+    residency = Residency()
+    for url, tokens in (("d0", 300), ("d1", 900), ("d2", 900)):
+        residency.used(pod(of, url), recognition.conversation.key, tokens)
+    plan = plan_of(recognition, of, residency=residency)
+    assert (short(plan), plan.resident_tokens) == (("local", None, "d1"), 900)
+
+
+def test_what_the_pod_announces_beats_the_ledger() -> None:
+    of, recognition = fleet("p0", "d0"), turn(2)
+    residency = knowing(recognition, of)
+    view = residency.view(pod(of, "d0"), 0)
+    view.arrival(0)
+    view.heard_batch(0, 0.0)
+    plan = plan_of(recognition, of, residency=residency)
+    assert plan.reason == "turn 2: nothing resident on d0 (events)"
+    view.stored(recognition.conversation.key, None, list(range(1, 61)), 16)
+    plan = plan_of(recognition, of, residency=residency)
+    assert (short(plan), plan.resident_tokens) == (("local", None, "d0"), 960)
+
+
+def test_the_dp_rank_that_holds_the_conversation_is_named() -> None:
+    of, recognition = fleet("p0", "d0"), turn(2)
+    residency = Residency()
+    for rank, blocks in ((0, 3), (1, 60)):
+        view = residency.view(pod(of, "d0"), rank)
+        view.arrival(0)
+        view.heard_batch(0, 0.0)
+        view.stored(recognition.conversation.key, None, list(range(1, blocks + 1)), 16)
+    assert plan_of(recognition, of, residency=residency).rank == 1
+
+
+# Moving, and reading back
+
+READABLE = Request(prompt_tokens=1100, readback=True)
+
+
+def test_a_drained_pods_conversation_moves_and_takes_its_history_along() -> None:
+    of = fleet("p0", "d0", "d1")
+    of.set_draining(pod(of, "d0"), True)
+    plan = plan_of(turn(2), of, Asked(Route.LOCAL), READABLE)
+    assert short(plan) == ("readback", "p0", "d1")
+    assert (plan.holder, plan.resident_tokens) == (pod(of, "d0"), 1000)
+    assert plan.reason == "turn 2: d0 is being drained: moves to d1, the history read back"
+    assert short(plan_of(turn(2), of)) == ("pd", "p0", "d1")
+    assert {short(plan_of(first_turn(number), of)) for number in range(9)} == {("pd", "p0", "d1")}
+
+
+def test_a_drained_pod_keeps_what_nobody_else_can_take() -> None:
+    of = fleet("p0", "d0")
+    of.set_draining(pod(of, "d0"), True)
+    assert short(plan_of(turn(2), of, request=READABLE)) == ("pd", "p0", "d0")
+
+
+def test_a_drained_replicas_conversation_moves_too() -> None:
+    of = fleet("p0", "d0", "r0")
+    of.set_draining(pod(of, "r0"), True)
+    assert short(plan_of(turn(2, decode="r0", prefill=None), of)) == ("pd", "p0", "d0")
+    alone = fleet("r0")
+    alone.set_draining(pod(alone, "r0"), True)
+    assert short(plan_of(turn(2, decode="r0", prefill=None), alone)) == ("replica", None, "r0")
+
+
+def test_from_a_pod_at_its_limit_a_conversation_moves_to_one_with_room() -> None:
+    of = fleet("p0", "d0", "d1", "d2", load={"d1": 5})
+    pod(of, "d0").in_flight, pod(of, "d2").in_flight = 3, 3
+    request = Request(prompt_tokens=1100, decode_max_in_flight=3, readback=True)
+    plan = plan_of(turn(2), of, AlwaysLocal(), request)
+    assert short(plan) == ("readback", "p0", "d1")
+    assert plan.holder is pod(of, "d0")
+
+
+def test_a_policy_may_choose_readback() -> None:
+    policy = Asked(Route.READBACK)
+    plan = plan_of(turn(2), fleet("p0", "d0"), policy, READABLE)
+    assert short(plan) == ("readback", "p0", "d0")
+    assert plan.holder is plan.answering
+    assert policy.views[0].readback
+
+
+@pytest.mark.parametrize("why", ["the operator said no", "P cannot", "no P"])
+def test_without_readback_the_turn_goes_through_p(why: str) -> None:
+    of = fleet("p0", "d0", down=("p0",) if why == "no P" else ())
+    pod(of, "p0").reads_back = False if why == "P cannot" else None
+    policy = Asked(Route.READBACK)
+    plan = plan_of(turn(2), of, policy, REQUEST if why == "the operator said no" else READABLE)
+    assert short(plan) == (("local", None, "d0") if why == "no P" else ("pd", "p0", "d0"))
+    assert not policy.views[0].readback
 
 
 def test_a_repeat_is_as_good_as_the_next_turn() -> None:

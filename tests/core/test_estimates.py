@@ -223,25 +223,51 @@ def test_the_presets_say_what_their_names_promise() -> None:
     assert throughput.w_ttft / throughput.w_tpot < 1
 
 
-def recognised(kind: Kind, **known: object) -> Recognition:
-    return Recognition(Conversation(b"k" * 16, 0.0, turn=1, **known), kind, 2)  # type: ignore[arg-type]
+# Prompt tokens of a recognised turn
+
+
+def recognised(kind: Kind, shared: int, *, last_bytes: int = 12_000, last_tokens: int = 2_000) -> Recognition:
+    """A second turn after a prompt of that size."""
+    conversation = Conversation(b"k" * 16, 0.0, turn=1, prompt_bytes=last_bytes, prompt_tokens=last_tokens)
+    return Recognition(conversation, kind, 2, shared)
 
 
 def test_of_a_next_turn_only_what_was_added_is_estimated() -> None:
-    sizes = BytesPerToken()
-    known = {"prompt_bytes": 12_000, "resident_tokens": 2_100, "recent_outputs": (80, 100)}
+    """2000 tokens of prompt, 100 of answer, 25 new; a token has 4 bytes."""
     grown = 12_000 + 4 * 100 + 4 * 25
-    assert prompt_tokens(recognised(Kind.NEXT, **known), "m", grown, sizes) == 2_100 + 25
-    assert prompt_tokens(recognised(Kind.REPEAT, **known), "m", grown, sizes) == grown // 4
+    assert prompt_tokens(recognised(Kind.NEXT, 2_100), "m", grown, BytesPerToken()) == 2_125
 
 
-def test_a_prompt_that_did_not_grow_or_was_never_seen_is_estimated_as_a_whole() -> None:
-    sizes = BytesPerToken()
-    known = {"prompt_bytes": 12_000, "resident_tokens": 2_100, "recent_outputs": (100,)}
-    assert prompt_tokens(recognised(Kind.NEXT, **known), "m", 8_000, sizes) == 2_000
-    assert prompt_tokens(recognised(Kind.NEXT), "m", 8_000, sizes) == 2_000
+def test_of_an_answer_whose_reasoning_was_left_out_only_what_is_there_counts() -> None:
+    """Of 500 tokens of answer 100 came back: they are new, as no pod computed them behind this prompt."""
+    grown = 12_000 + 4 * 100 + 4 * 25
+    assert prompt_tokens(recognised(Kind.NEXT, 2_000), "m", grown, BytesPerToken()) == 2_125
 
 
-def test_an_answer_that_the_client_cut_leaves_at_least_one_new_token() -> None:
-    known = {"prompt_bytes": 12_000, "resident_tokens": 2_100, "recent_outputs": (500,)}
-    assert prompt_tokens(recognised(Kind.NEXT, **known), "m", 12_040, BytesPerToken()) == 2_101
+def test_a_repeated_prompt_has_the_tokens_it_had() -> None:
+    assert prompt_tokens(recognised(Kind.REPEAT, 2_000), "m", 12_000, BytesPerToken()) == 2_000
+
+
+@pytest.mark.parametrize(
+    ("recognition", "size", "expected"),
+    [
+        (recognised(Kind.NEXT, 700), 8_000, 2_000),
+        (recognised(Kind.NEXT, 700), 16_000, 4_000),
+        (recognised(Kind.NEXT, 0), 16_000, 4_000),
+        (recognised(Kind.NEXT, 0, last_bytes=0, last_tokens=0), 8_000, 2_000),
+        (recognised(Kind.BRANCH, 700, last_bytes=0, last_tokens=0), 8_000, 2_000),
+        (recognised(Kind.NEW, 0, last_bytes=0, last_tokens=0), 8_000, 2_000),
+    ],
+    ids=["shorter", "longer, but from an earlier turn", "rewritten", "pod did not say", "branch", "new"],
+)
+def test_a_prompt_that_does_not_go_on_from_the_last_is_estimated_as_a_whole(
+    recognition: Recognition, size: int, expected: int
+) -> None:
+    assert prompt_tokens(recognition, "m", size, BytesPerToken()) == expected
+
+
+@pytest.mark.parametrize("kind", [Kind.NEXT, Kind.BRANCH])
+def test_beyond_what_is_shared_there_is_at_least_one_new_token(kind: Kind) -> None:
+    """Also where an average of bytes says less: the pod counted the shared tokens."""
+    assert prompt_tokens(recognised(kind, 2_500), "m", 12_040, BytesPerToken()) == 2_501
+    assert prompt_tokens(recognised(kind, 5_000), "m", 11_000, BytesPerToken()) == 5_001

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from gateway.net.gateway import Gateway
-from gateway.net.records import RequestRecord
+from gateway.net.records import IdleObserver, RequestRecord
 from gateway.ops.config import load
 from gateway.ops.serve import running
 from gateway.ops.tables import TableKeeper
@@ -23,17 +23,16 @@ COMPLETIONS = "/v1/completions"
 LONG = "Tell me about the river, the engine and the cache of the world. " * 8
 
 
-class Watcher:
+class Watcher(IdleObserver):
     """An observer that tests can wait for."""
 
     def __init__(self) -> None:
         self.records: list[RequestRecord] = []
         self.faults: list[tuple[str, str | None, str]] = []
         self.pods: dict[str, bool] = {}
+        self.restarts: list[tuple[str, str]] = []
+        self.tests: list[tuple[str, str, bool, str]] = []
         self._changed = asyncio.Event()
-
-    def started(self, record: RequestRecord) -> None:
-        pass
 
     def finished(self, record: RequestRecord) -> None:
         self.records.append(record)
@@ -45,6 +44,14 @@ class Watcher:
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         self.pods[pod] = up
+        self._changed.set()
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        self.restarts.append((pod, detail))
+        self._changed.set()
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        self.tests.append((pod, outcome, direct, detail))
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
@@ -192,6 +199,7 @@ async def world(
             "policy": policy,
             "port": 0,
             "health.interval_s": 0.05,
+            "selftest": False,
         }
         config = load(None, {}, {**settings, **flags})
         running_gateway = await stack.enter_async_context(running(config, watcher))

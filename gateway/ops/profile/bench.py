@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.core.pods import Role
-from gateway.net.records import RequestRecord
+from gateway.net.records import IdleObserver, RequestRecord
 from gateway.ops.config import Config
 from gateway.ops.profile import schedule
 from gateway.ops.profile.client import Answer, ChatClient
@@ -42,7 +42,7 @@ _MEETING_ROUNDS = 20
 _ATTEMPTS = 3
 
 
-class Watcher:
+class Watcher(IdleObserver):
     """An observer: which pods are up, which pairs of a prefill and a decode pod have met, whether all is quiet."""
 
     def __init__(self) -> None:
@@ -62,8 +62,6 @@ class Watcher:
         if record.prefill and record.answering:
             self.pairs.add((record.prefill, record.answering))
 
-    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None: ...
-
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         (self.up.add if up else self.up.discard)(pod)
 
@@ -81,7 +79,7 @@ class LiveBench:
     """`async with LiveBench(config, cluster, limits, seed) as bench`. Replica pods are left out."""
 
     def __init__(self, config: Config, cluster: Cluster, limits: Limits, seed: int) -> None:
-        settings = dataclasses.replace(config.net, decode_max_in_flight=0, expose_decisions=True)
+        settings = dataclasses.replace(config.net, decode_max_in_flight=0, expose_decisions=True, selftest=False)
         pods = tuple((role, url) for role, url in config.pods if role is not Role.REPLICA)
         self._config = dataclasses.replace(config, pods=pods, host="127.0.0.1", port=0, net=settings)
         self._cluster = cluster

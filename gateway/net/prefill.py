@@ -1,0 +1,126 @@
+"""The prefill leg: P computes the prompt, or reads the part of it that lies elsewhere, and keeps the blocks for D.
+
+Rule of this room: a readback that fails costs the readback, not the request.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from gateway.core.decide import Plan
+from gateway.core.fallback import Leg
+from gateway.core.pods import Pod, Seat
+from gateway.net import headers as names
+from gateway.net.exchange import Incoming
+from gateway.net.handover import release
+from gateway.net.outcome import Finished, LegFault, PodRejected
+from gateway.net.parts import Parts
+from gateway.net.readback import PROOF_S, Recall, Recalled, RecallFault
+from gateway.net.records import RequestRecord
+from gateway.net.upstream import PodAnswer, PodFault
+from gateway.wire import legs
+from gateway.wire.answers import PrefillAnswer, engine_of, read_prefill
+from gateway.wire.contract import Api
+from gateway.wire.fields import Fields
+from gateway.wire.readback import with_ids
+
+
+class PrefillLeg:
+    """One request's way through P.
+
+    seat_tokens: what the request counts for in the load of a pod.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        api: Api,
+        incoming: Incoming,
+        record: RequestRecord,
+        fields: Fields,
+        session_id: str | None,
+        seat_tokens: int,
+    ) -> None:
+        self._parts = parts
+        self._api = api
+        self._incoming = incoming
+        self._record = record
+        self._fields = fields
+        self._session_id = session_id
+        self._seat_tokens = seat_tokens
+
+    async def run(self, prefill: Pod, plan: Plan) -> PrefillAnswer:
+        """The prefill leg, with the history read from its holder where the plan says so and that works out."""
+        if plan.holder is None:
+            return await self._ask(prefill)
+        recall = Recall(self._parts, self._incoming, self._record, self._api, self._fields, self._session_id)
+        try:
+            recalled = await recall.fetch(plan.holder, prefill, plan.resident_tokens)
+        except RecallFault as fault:
+            self._parts.observer.fault(f"readback_{fault.word}", plan.holder.url, self._record.request_id, str(fault))
+            return await self._ask(prefill)
+        try:
+            prefilled = await self._ask(prefill, recalled)
+        except LegFault as failure:
+            self._readback_failed(prefill, plan.holder, recalled, failure.fault)
+            if failure.fault.process_gone:
+                raise
+            return await self._ask(prefill)
+        prefill.reads_back = True
+        self._record.holder, self._record.readback_tokens = plan.holder.url, recalled.tokens
+        if prefilled.handover is None:
+            return prefilled
+        return replace(prefilled, handover=with_ids(prefilled.handover, recalled.ids))
+
+    def _readback_failed(self, prefill: Pod, holder: Pod, recalled: Recalled, fault: PodFault) -> None:
+        """Give the holder its blocks back; a P that has never read anything is not asked again."""
+        parts, record = self._parts, self._record
+        parts.observer.fault(f"readback_{fault.word}", prefill.url, record.request_id, fault.detail)
+        if not prefill.reads_back and fault.word == "timeout":
+            prefill.reads_back = False
+            parts.observer.fault(
+                "readback_off", prefill.url, record.request_id, "no readback from now on: is bidirectional_kv_xfer on?"
+            )
+        messenger = next((pod for pod in parts.fleet if pod.up and pod not in (holder, prefill)), None)
+        if messenger is not None:
+            parts.background(release(parts, messenger, self._incoming, record, recalled.offer))
+
+    async def _ask(self, pod: Pod, recalled: Recalled | None = None) -> PrefillAnswer:
+        limit_s = self._parts.settings.timeouts.prefill_s
+        fields = self._fields
+        body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields)
+        if recalled is not None:
+            body = legs.with_params(body, recalled.params)
+            limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
+        began = time.monotonic()
+        answer: PodAnswer | None = None
+        seat = Seat(pod, self._seat_tokens)
+        try:
+            answer = await self._call(pod, body, limit_s)
+            text = await answer.read(max(0.001, limit_s - (time.monotonic() - began)))
+        except PodFault as fault:
+            self._parts.notice(pod, fault)
+            raise LegFault(Leg.PREFILL, fault) from fault
+        finally:
+            seat.leave_unless_kept()
+            if answer is not None:
+                answer.close()
+        finished = Finished(answer.status, answer.headers, text)
+        if 400 <= answer.status < 500:
+            raise PodRejected(finished)
+        if answer.status != 200:
+            raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
+        prefilled = read_prefill(text)
+        if prefilled.handover is None or prefilled.finish_reason not in ("length", "stop"):
+            why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
+            raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
+        self._parts.met_engine(pod, engine_of(prefilled.handover))
+        self._record.prefill_s = time.monotonic() - began
+        if prefilled.usage is not None:
+            self._record.prefill_cached_tokens = prefilled.usage.cached_tokens
+        return prefilled
+
+    async def _call(self, pod: Pod, body: bytes, timeout_s: float) -> PodAnswer:
+        headers = names.to_pod(self._incoming.header_items(), self._record.request_id, self._session_id)
+        return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)
