@@ -7,12 +7,15 @@ so that the exact length of an earlier prompt can be found again in a longer one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import xxhash
 
 BLOCK_BYTES = 1024
+
+HEAD_BYTES = 2048
+"""More than the head of a reply can take."""
 
 Lengths = Mapping[bytes, Mapping[int, int]]
 """Block hash → offset within the next block at which an earlier prompt ended → how many ended there."""
@@ -44,6 +47,18 @@ class Chain(Protocol):
     def reply_follows(self, length: int, head: bytes) -> bool:
         """True when the reply with that head comes right after the prefix of that length."""
 
+    def keeps_thoughts(self, length: int) -> bool:
+        """True when the reply right after that prefix came back with its reasoning, and the model gets to see it."""
+
+    def reply_at(self, length: int) -> bytes | None:
+        """The head of the reply right after the prefix of that length, as far as it can be told from the prompt."""
+
+    def may_be_answered(self, length: int) -> bool:
+        """False when the prefix of that length is surely no earlier prompt: no reply follows it."""
+
+    def blocks(self) -> Sequence[bytes]:
+        """Hashes behind which earlier prompts may have ended, the longest prefix first; none for a chat."""
+
     def joint(self) -> tuple[bytes, int] | None:
         """Where to remember the length of this prompt: (block hash, offset), or None if it needs no memory."""
 
@@ -55,9 +70,20 @@ class BeginsWithReply(Protocol):
 
 
 class MessageChain:
-    """A chat prompt: one hash per message, each over all before it."""
+    """A chat prompt: one hash per message, each over all before it.
 
-    def __init__(self, root: bytes, digests: Sequence[bytes], reply_heads: Sequence[bytes | None]) -> None:
+    reply_heads: per message, None where it is no answer. answers: per message, where that is known without the heads.
+    thoughts: the answers that came back with their reasoning.
+    """
+
+    def __init__(
+        self,
+        root: bytes,
+        digests: Sequence[bytes],
+        reply_heads: Sequence[bytes | None],
+        answers: Sequence[bool] | None = None,
+        thoughts: Collection[int] = (),
+    ) -> None:
         hashes = []
         current = root
         for digest in digests:
@@ -65,9 +91,11 @@ class MessageChain:
             hashes.append(current)
         self._hashes = hashes
         self._reply_heads = reply_heads
+        self._answers = [head is not None for head in reply_heads] if answers is None else answers
+        self._thoughts = thoughts
         self.whole = current
         self.length = len(hashes)
-        self.has_replies = any(head is not None for head in reply_heads)
+        self.has_replies = any(self._answers)
 
     def prefixes(self, lengths: Lengths) -> Iterator[tuple[int, bytes]]:
         hashes = self._hashes
@@ -76,6 +104,18 @@ class MessageChain:
 
     def reply_follows(self, length: int, head: bytes) -> bool:
         return length < self.length and self._reply_heads[length] == head
+
+    def keeps_thoughts(self, length: int) -> bool:
+        return length in self._thoughts
+
+    def reply_at(self, length: int) -> bytes | None:
+        return self._reply_heads[length] if length < self.length else None
+
+    def may_be_answered(self, length: int) -> bool:
+        return length == self.length or self._answers[length]
+
+    def blocks(self) -> Sequence[bytes]:
+        return ()
 
     def joint(self) -> tuple[bytes, int] | None:
         return None
@@ -86,14 +126,22 @@ class TextChain:
 
     data: the prompt as UTF-8 text, or a token-id list as JSON with a comma behind every token.
     begins_with_reply: how to compare the head of a reply, or None where the data is no text.
+    head_of: makes the head of a text that is long enough for one, or None where the data is no text.
     """
 
     has_replies = True
 
-    def __init__(self, root: bytes, data: bytes, begins_with_reply: BeginsWithReply | None) -> None:
+    def __init__(
+        self,
+        root: bytes,
+        data: bytes,
+        begins_with_reply: BeginsWithReply | None,
+        head_of: Callable[[str], bytes] | None = None,
+    ) -> None:
         self._root = root
         self._data = data
         self._begins_with_reply = begins_with_reply
+        self._head_of = head_of
         self.length = len(data)
         hasher = xxhash.xxh3_128(root)
         blocks = [hasher.digest()]
@@ -121,6 +169,20 @@ class TextChain:
         if self._begins_with_reply is None:
             return True
         return self._begins_with_reply(self._data[length:].decode("utf-8", "ignore"), head)
+
+    def keeps_thoughts(self, length: int) -> bool:
+        return True
+
+    def reply_at(self, length: int) -> bytes | None:
+        if self._head_of is None or length >= self.length:
+            return None
+        return self._head_of(self._data[length : length + HEAD_BYTES].decode("utf-8", "ignore"))
+
+    def may_be_answered(self, length: int) -> bool:
+        return True
+
+    def blocks(self) -> Sequence[bytes]:
+        return self._blocks[::-1]
 
     def joint(self) -> tuple[bytes, int] | None:
         return self._blocks[-1], self.length % BLOCK_BYTES

@@ -7,16 +7,18 @@ changes, it changes when it ends well; a turn that failed leaves no trace.
 
 from __future__ import annotations
 
-import enum
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import xxhash
 
-from gateway.core.chains import Chain
+from gateway.core.chains import Chain, Lengths
+from gateway.core.links import Link, Links
 from gateway.core.outputs import add_recent
+from gateway.core.turns import Conversation, Kind, Recognition, Trace, TurnResult
+
+__all__ = ["Conversation", "ConversationStore", "Kind", "Recognition", "Trace", "TurnResult", "key_of_id"]
 
 MAX_TRACES = 64
 """Earlier turns of one conversation that can still be branched from."""
@@ -26,89 +28,6 @@ MAX_HOMES = 4
 
 MAX_ALIKE = 32
 """Conversations that began with the same words and can still be told apart by their first reply."""
-
-
-class Trace(msgspec.Struct, eq=False):
-    """One finished turn, findable by the hash of its prompt.
-
-    prompt_tokens, total_tokens: of that turn, as the pod counted them (total includes the reply).
-    reply_head: digest of the reply's first characters, None when it was not seen.
-    """
-
-    conversation: Conversation
-    turn: int
-    prompt_hash: bytes
-    joint: tuple[bytes, int] | None
-    prompt_tokens: int
-    total_tokens: int
-    reply_head: bytes | None
-
-
-class Conversation(msgspec.Struct, eq=False):
-    """One conversation.
-
-    key: 16 bytes; sent to the pods as X-Session-ID in hex.
-    turn: the last turn that ended well, 0 before the first.
-    prefill, decode: URLs of the pods that served it last (decode may be a replica).
-    homes: the decode pods that may hold some of it, the last one first.
-    epoch: the decode pod's epoch then.
-    context_tokens: of its last turn, prompt and reply; where their KV lies now is `residency`'s business.
-    pending: its requests in flight.
-    last_route: how its last turn went, "pd" or "local".
-    recent_outputs: tokens of its last answers.
-    prompt_bytes, prompt_tokens: of its last prompt, in the request's body and as the pod counted them.
-    """
-
-    key: bytes
-    last_seen_s: float
-    turn: int = 0
-    prefill: str | None = None
-    decode: str | None = None
-    homes: tuple[str, ...] = ()
-    epoch: int = 0
-    context_tokens: int = 0
-    pending: int = 0
-    last_route: str | None = None
-    recent_outputs: tuple[int, ...] = ()
-    prompt_bytes: int = 0
-    prompt_tokens: int = 0
-    traces: list[Trace] = msgspec.field(default_factory=list)
-
-
-class Kind(enum.StrEnum):
-    """How a request relates to what is known."""
-
-    NEW = "new"
-    NEXT = "next"
-    REPEAT = "repeat"
-    BRANCH = "branch"
-
-
-class Recognition(msgspec.Struct, frozen=True):
-    """The conversation a request falls on, and the turn it would be.
-
-    shared_tokens: of the conversation's context, how many this prompt extends; more than that it cannot reuse.
-    parent: key of the conversation it branched off.
-    """
-
-    conversation: Conversation
-    kind: Kind
-    turn: int
-    shared_tokens: int = 0
-    parent: bytes | None = None
-
-
-class TurnResult(msgspec.Struct, frozen=True):
-    """What a turn that ended well left behind. Tokens as the pod counted them, 0 when it did not say."""
-
-    prefill: str | None
-    decode: str
-    epoch: int
-    route: str
-    prompt_tokens: int
-    output_tokens: int
-    reply_head: bytes | None
-    prompt_bytes: int = 0
 
 
 @dataclass
@@ -126,6 +45,8 @@ class ConversationStore:
     _by_key: OrderedDict[bytes, Conversation] = field(default_factory=OrderedDict)
     _by_prompt: dict[bytes, list[Trace]] = field(default_factory=dict)
     _lengths: dict[bytes, dict[int, int]] = field(default_factory=dict)
+    _links: Links = field(default_factory=Links)
+    _last_order: int = 0
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -134,18 +55,64 @@ class ConversationStore:
         """The conversation of that key, untouched."""
         return self._by_key.get(key)
 
+    def keys(self) -> list[bytes]:
+        """Of all conversations, the least recently used first."""
+        return list(self._by_key)
+
+    @property
+    def lengths(self) -> Lengths:
+        """Where earlier prompts without joints ended."""
+        return self._lengths
+
+    def traces_of(self, prompt_hash: bytes) -> Sequence[Trace]:
+        """The turns that ended well with that very prompt, the oldest first."""
+        return self._by_prompt.get(prompt_hash, ())
+
+    def put(self, conversation: Conversation) -> None:
+        """Take a conversation in that was made elsewhere, as the most recently used one."""
+        self._add(conversation)
+
+    def add_trace(self, trace: Trace, *, oldest: bool = False) -> None:
+        """Take a turn in that was made elsewhere. oldest: it came before those its conversation has here."""
+        conversation = trace.conversation
+        if len(conversation.traces) >= MAX_TRACES:
+            if oldest:
+                return
+            self._remove_trace(conversation.traces[0])
+        self._add_trace(trace)
+        if oldest and trace in conversation.traces:
+            conversation.traces.remove(trace)
+            conversation.traces.insert(0, trace)
+
+    def sort_alike(self) -> None:
+        """Put the turns with the same prompt in order, after traces were added out of it."""
+        for alike in self._by_prompt.values():
+            if len(alike) > 1:
+                alike.sort(key=lambda trace: trace.order)
+
     def recognise(
-        self, root: bytes, explicit_id: str | None, chain: Chain | None, fresh_key: bytes, now_s: float
+        self,
+        root: bytes,
+        explicit_id: str | None,
+        chain: Chain | None,
+        fresh_key: bytes,
+        now_s: float,
+        previous_response: str | None = None,
     ) -> Recognition:
         """Find or make the conversation of a request, and mark it as seen now.
 
         root: of (tenant, model, cache salt). explicit_id: the client's own, wins over the chain.
         fresh_key: 16 random bytes, the key should this be a new conversation without an id.
+        previous_response: id of the answer it goes on from, for a request that is without history; hence no chain.
         """
         self._forget_old(now_s)
         if explicit_id is not None:
-            return self._by_id(xxhash.xxh3_128_digest(root + b"id" + explicit_id.encode()), chain, now_s)
-        if chain is not None:
+            return self._by_id(key_of_id(root, explicit_id), chain, now_s)
+        if previous_response is not None:
+            link = self._links.find(root, previous_response)
+            if link is not None:
+                return self._by_link(link, fresh_key, now_s)
+        elif chain is not None:
             found = self._by_chain(chain, fresh_key, now_s)
             if found is not None:
                 return found
@@ -177,15 +144,16 @@ class ConversationStore:
         conversation.decode, conversation.epoch = result.decode, result.epoch
         others = (url for url in conversation.homes if url != result.decode)
         conversation.homes = (result.decode, *others)[:MAX_HOMES]
-        conversation.context_tokens = total
+        conversation.context_tokens = result.prompt_tokens if result.reasoned else total
         conversation.last_route = result.route
         conversation.prompt_bytes, conversation.prompt_tokens = result.prompt_bytes, result.prompt_tokens
         if result.output_tokens:
             conversation.recent_outputs = add_recent(conversation.recent_outputs, result.output_tokens)
         if chain is None or self._by_key.get(conversation.key) is not conversation:
             return
-        for trace in [t for t in conversation.traces if t.prompt_hash == chain.whole]:
-            self._remove_trace(trace)
+        for trace in conversation.traces.copy():
+            if trace.prompt_hash == chain.whole and trace.reply_head == result.reply_head:
+                self._remove_trace(trace)
         if len(conversation.traces) >= MAX_TRACES:
             self._remove_trace(conversation.traces[0])
         self._add_trace(
@@ -197,8 +165,21 @@ class ConversationStore:
                 result.prompt_tokens,
                 total,
                 result.reply_head,
+                reasoned=result.reasoned,
             )
         )
+
+    def link(self, conversation: Conversation, root: bytes, response_id: str) -> None:
+        """The answer that just ended a turn of this conversation has that id; call after `finish`."""
+        if self._by_key.get(conversation.key) is conversation:
+            self._links.add(root, response_id, Link(conversation, conversation.turn, conversation.context_tokens))
+
+    def _by_link(self, link: Link, fresh_key: bytes, now_s: float) -> Recognition:
+        conversation, turn = link.conversation, link.turn + 1
+        if link.turn == conversation.turn and conversation.pending == 0:
+            self._touch(conversation, now_s)
+            return Recognition(conversation, Kind.NEXT, turn, link.tokens)
+        return self._branch(conversation, turn, link.tokens, fresh_key, now_s)
 
     def _by_id(self, key: bytes, chain: Chain | None, now_s: float) -> Recognition:
         conversation = self._by_key.get(key)
@@ -216,10 +197,9 @@ class ConversationStore:
         if chain is None or not conversation.traces:
             return conversation.context_tokens
         for length, prompt_hash in chain.prefixes(self._lengths):
-            for trace in self._by_prompt.get(prompt_hash, ()):
-                if trace.conversation is conversation:
-                    goes_on = trace.reply_head is None or chain.reply_follows(length, trace.reply_head)
-                    return trace.total_tokens if goes_on else trace.prompt_tokens
+            own = [trace for trace in self._by_prompt.get(prompt_hash, ()) if trace.conversation is conversation]
+            if own:
+                return max(_shared_tokens(trace, chain, length) for trace in own)
         return 0
 
     def _by_chain(self, chain: Chain, fresh_key: bytes, now_s: float) -> Recognition | None:
@@ -237,28 +217,25 @@ class ConversationStore:
     def _repeat(self, traces: list[Trace], fresh_key: bytes, now_s: float) -> Recognition:
         trace = traces[-1]
         conversation = trace.conversation
-        if len(traces) == 1 and conversation.pending == 0 and conversation.traces[-1] is trace:
+        if _is_free_end(trace) and all(each.conversation is conversation for each in traces):
             self._touch(conversation, now_s)
             return Recognition(conversation, Kind.REPEAT, trace.turn, trace.prompt_tokens)
-        return self._branch(trace, trace.turn, trace.prompt_tokens, fresh_key, now_s)
+        return self._branch(conversation, trace.turn, trace.prompt_tokens, fresh_key, now_s)
 
     def _extend(self, chain: Chain, length: int, traces: list[Trace], fresh_key: bytes, now_s: float) -> Recognition:
-        fitting = [
-            trace
-            for trace in reversed(traces)
-            if trace.reply_head is None or chain.reply_follows(length, trace.reply_head)
-        ]
+        fitting = [trace for trace in reversed(traces) if _goes_on(trace, chain, length)]
         for trace in fitting:
             conversation = trace.conversation
-            if conversation.traces[-1] is trace and conversation.pending == 0:
+            if _is_free_end(trace):
                 self._touch(conversation, now_s)
-                return Recognition(conversation, Kind.NEXT, trace.turn + 1, trace.total_tokens)
-        if fitting:
-            return self._branch(fitting[0], fitting[0].turn + 1, fitting[0].total_tokens, fresh_key, now_s)
-        return self._branch(traces[-1], traces[-1].turn + 1, traces[-1].prompt_tokens, fresh_key, now_s)
+                return Recognition(conversation, Kind.NEXT, trace.turn + 1, _shared_tokens(trace, chain, length))
+        trace = fitting[0] if fitting else traces[-1]
+        shared_tokens = _shared_tokens(trace, chain, length)
+        return self._branch(trace.conversation, trace.turn + 1, shared_tokens, fresh_key, now_s)
 
-    def _branch(self, trace: Trace, turn: int, shared_tokens: int, fresh_key: bytes, now_s: float) -> Recognition:
-        parent = trace.conversation
+    def _branch(
+        self, parent: Conversation, turn: int, shared_tokens: int, fresh_key: bytes, now_s: float
+    ) -> Recognition:
         copy = Conversation(
             key=fresh_key,
             last_seen_s=now_s,
@@ -296,8 +273,11 @@ class ConversationStore:
                 self.on_forget(conversation.key)
         for trace in list(conversation.traces):
             self._remove_trace(trace)
+        self._links.forget(conversation)
 
     def _add_trace(self, trace: Trace) -> None:
+        trace.order = trace.order or self._last_order + 1
+        self._last_order = max(self._last_order, trace.order)
         trace.conversation.traces.append(trace)
         alike = self._by_prompt.setdefault(trace.prompt_hash, [])
         alike.append(trace)
@@ -319,6 +299,29 @@ class ConversationStore:
                 del offsets[offset]
             if not offsets:
                 del self._lengths[block]
+
+
+def key_of_id(root: bytes, explicit_id: str) -> bytes:
+    """The key of the conversation that a client calls so."""
+    return xxhash.xxh3_128_digest(root + b"id" + explicit_id.encode())
+
+
+def _goes_on(trace: Trace, chain: Chain, length: int) -> bool:
+    """True when a prompt shows the very reply of that turn, or one that was not seen, behind the turn's prompt."""
+    return trace.reply_head is None or chain.reply_follows(length, trace.reply_head)
+
+
+def _shared_tokens(trace: Trace, chain: Chain, length: int) -> int:
+    """What a prompt that extends that turn's prompt shares with it: the reply too, if it is there as it was made."""
+    if _goes_on(trace, chain, length) and (not trace.reasoned or chain.keeps_thoughts(length)):
+        return trace.total_tokens
+    return trace.prompt_tokens
+
+
+def _is_free_end(trace: Trace) -> bool:
+    """True when a conversation can go on from that turn: it is its last one, and no other is on its way."""
+    conversation = trace.conversation
+    return conversation.traces[-1] is trace and conversation.pending == 0 and not trace.continued
 
 
 def _drop(index: dict[bytes, list[Trace]], key: bytes, trace: Trace) -> None:

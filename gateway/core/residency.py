@@ -166,8 +166,12 @@ class Residency:
     ) -> dict[Source, Verdict]:
         """A pod that prefilled a prompt by itself said how much of it was cached; gives a verdict by source.
 
+        Nothing was expected of a prompt that shares nothing with a conversation, and nothing is learned from it.
+
         shared_tokens: of the prompt that the conversation had before; more than that cannot be expected.
         """
+        if shared_tokens == 0:
+            return {}
         cache = self.cache(pod)
         size = cache.block_size
         most = min(shared_tokens, prompt_tokens - 1) // size * size
@@ -177,8 +181,7 @@ class Residency:
             events = min(expected.events, most)
             verdicts[Source.EVENTS] = cache.accuracy[Source.EVENTS].add(events, cached, size)
             self._judge(cache, events - cached)
-        if shared_tokens:
-            cache.ghost.saw(session, ledger, cached, size)
+        cache.ghost.saw(session, ledger, cached, size)
         return verdicts
 
     def join(self, session: bytes, other: bytes) -> None:

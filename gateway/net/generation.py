@@ -37,10 +37,12 @@ from gateway.wire.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the answering pod's answer taught: its usage (None if it did not say) and the head of the reply."""
+    """What the answering pod's answer taught: its usage (None if it did not say), the head of the reply, and whether
+    some of it was reasoning."""
 
     usage: Usage | None
     reply_head: bytes | None
+    reasoned: bool
 
 
 class Generation:
@@ -235,7 +237,7 @@ class Generation:
         self._count(whole.usage, prefilled)
         self._record.outcome = Outcome.OK
         await self._send(Finished(finished.status, finished.headers, whole.body))
-        return Learned(whole.usage, whole.reply_head)
+        return Learned(whole.usage, whole.reply_head, whole.reasoned)
 
     async def _relay(self, pod: Pod, stream: OpenStream, prefilled: PrefillAnswer | None) -> Learned | None:
         record, tap = self._record, stream.tap
@@ -261,7 +263,7 @@ class Generation:
         if record.output_tokens and record.output_tokens > 1:
             record.tpot_s = (end.last_byte_at - stream.first_byte_at) / (record.output_tokens - 1)
         record.outcome = Outcome.OK
-        return Learned(tap.usage, tap.reply_head)
+        return Learned(tap.usage, tap.reply_head, tap.reasoned)
 
     def _count(self, usage: Usage | None, prefilled: PrefillAnswer | None) -> None:
         if usage is None:
@@ -312,6 +314,7 @@ class Generation:
             output_tokens=usage.output_tokens if usage else 0,
             reply_head=learned.reply_head,
             prompt_bytes=prompt_bytes,
+            reasoned=learned.reasoned,
         )
 
 

@@ -95,7 +95,9 @@ def _explicit_id(incoming: Incoming, fields: Fields) -> str | None:
 
 def _chain(root: bytes, prompt: Prompt) -> Chain | None:
     if isinstance(prompt, MessagesPrompt):
-        return MessageChain(root, prompt.digests, prompt.reply_heads) if prompt.digests else None
+        if not prompt.digests:
+            return None
+        return MessageChain(root, prompt.digests, prompt.reply_heads, prompt.answers, prompt.thoughts)
     if isinstance(prompt, TextPrompt):
         return TextChain(root, prompt.data, begins_with_reply if prompt.is_text else None)
     return None

@@ -12,12 +12,24 @@ import msgspec
 
 from gateway.wire.fields import NULL, Fields, is_null, join
 from gateway.wire.legs import HANDOVER_FIELDS
-from gateway.wire.prompts import reply_head
+from gateway.wire.prompts import THINK, message_head, reply_head
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function | None = None
 
 
 class _Message(msgspec.Struct):
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -72,12 +84,16 @@ def engine_of(answer: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:
-    """An unstreamed answer as the client gets it, and what it taught the gateway."""
+    """An unstreamed answer as the client gets it, and what it taught the gateway.
+
+    reasoned: some of it was reasoning, which the next turn's prompt will not show.
+    """
 
     body: bytes
     usage: Usage | None
     reply_head: bytes | None
     finish_reason: str | None
+    reasoned: bool = False
 
 
 def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
@@ -97,12 +113,13 @@ def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
     if prefill is not None and usage_raw is not None and not is_null(usage_raw):
         fields["usage"] = prefill.put_into(usage_raw, keep_null=True)
         changed = True
-    choice = _first_choice(fields)
+    choice, usage = _first_choice(fields), read_usage(usage_raw)
     return WholeAnswer(
         body=join(fields) if changed else body,
-        usage=read_usage(usage_raw),
-        reply_head=reply_head(_text(choice)) if choice else None,
+        usage=usage,
+        reply_head=_head(choice) if choice else None,
         finish_reason=choice.finish_reason if choice else None,
+        reasoned=(usage is not None and usage.reasoned) or (choice is not None and _shows_reasoning(choice)),
     )
 
 
@@ -124,7 +141,16 @@ def _first_choice(fields: Fields) -> _Choice | None:
     return choices[0] if choices else None
 
 
-def _text(choice: _Choice) -> str:
-    if choice.message is not None:
-        return choice.message.content or ""
-    return choice.text or ""
+def _head(choice: _Choice) -> bytes:
+    message = choice.message
+    if message is None:
+        return reply_head(choice.text or "")
+    call = message.tool_calls[0].function if message.tool_calls else None
+    return message_head(message.content or "", f"{call.name or ''}{call.arguments or ''}" if call else "")
+
+
+def _shows_reasoning(choice: _Choice) -> bool:
+    message = choice.message
+    if message is None:
+        return False
+    return bool(message.reasoning or message.reasoning_content) or (message.content or "").lstrip().startswith(THINK)

@@ -1,22 +1,66 @@
 """What a prompt looks like to someone who wants to recognise it next turn.
 
-Rule of this room: digests out, never text kept. A chat prompt becomes one digest per message, insensitive to key
-order, white space and escapes; a completions prompt stays bytes, because its next turn is a plain extension.
+Rule of this room: digests out, never text kept. A chat prompt becomes one digest per message (`wire.digests` says
+what counts); a completions prompt stays bytes, because its next turn is a plain extension.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import msgspec
 import xxhash
 
+from gateway.wire.digests import digest, plain_calls, plain_digest
 from gateway.wire.fields import Fields, value_of
 
 REPLY_HEAD_CHARACTERS = 96
 """How many non-white characters of a reply tell two conversations apart that began with the same words."""
 
-_sorted_encoder = msgspec.json.Encoder(order="sorted")
+THINK, END_OF_THINK = "<think>", "</think>"
+"""How models fence their reasoning where the pod has no parser for it."""
+
+_NOTHING_MORE = (None,) * 5
+
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+
+
+class ReplyHeads(Sequence[bytes | None]):
+    """Per message, the digest of its reply head if it is an assistant's, else None. Worked out when it is asked for,
+    because of hundreds of messages one or two are looked at.
+
+    answers: per message, whether it is an assistant's. messages: the raw list. read: the head of one raw message.
+    """
+
+    def __init__(self, answers: Sequence[bool], messages: msgspec.Raw, read: Callable[[msgspec.Raw], bytes]) -> None:
+        self._answers = answers
+        self._messages = messages
+        self._read = read
+        self._split: list[msgspec.Raw] | None = None
+        self._known: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes | None: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes | None]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | None | Sequence[bytes | None]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        if not self._answers[index]:
+            return None
+        head = self._known.get(index)
+        if head is None:
+            if self._split is None:
+                self._split = _raws_decoder.decode(self._messages)
+            head = self._known[index] = self._read(self._split[index])
+        return head
 
 
 class MessagesPrompt(msgspec.Struct, frozen=True):
@@ -24,10 +68,14 @@ class MessagesPrompt(msgspec.Struct, frozen=True):
 
     digests: one 16-byte digest per message.
     reply_heads: per message, the digest of its reply head if it is an assistant's, else None.
+    answers: per message, whether it is an assistant's.
+    thoughts: the messages whose reasoning the client sent along and a template keeps: no user has spoken since.
     """
 
     digests: tuple[bytes, ...]
-    reply_heads: tuple[bytes | None, ...]
+    reply_heads: Sequence[bytes | None]
+    answers: tuple[bool, ...]
+    thoughts: frozenset[int] = frozenset()
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
@@ -40,10 +88,46 @@ class TextPrompt(msgspec.Struct, frozen=True):
 Prompt = MessagesPrompt | TextPrompt | None
 
 
+class _Message(msgspec.Struct):
+    """The fields of a message that a chat template can see."""
+
+    role: Any = None
+    content: Any = None
+    name: Any = None
+    tool_call_id: Any = None
+    tool_calls: Any = None
+    task: Any = None
+    tools: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+
+_message_decoder = msgspec.json.Decoder(_Message)
+_messages_decoder = msgspec.json.Decoder(list[_Message])
+_raws_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
 def reply_head(text: str) -> bytes:
     """Digest of the first non-white characters of a reply, and how many they were (9 bytes)."""
     head = "".join(text[: 4 * REPLY_HEAD_CHARACTERS].split())[:REPLY_HEAD_CHARACTERS]
-    return xxhash.xxh3_64_digest(head.encode()) + bytes((len(head),))
+    return xxhash.xxh3_64_digest(head.encode(errors="replace")) + bytes((len(head),))
+
+
+def message_head(text: str, call: str = "") -> bytes:
+    """The head of an assistant's message: of what it says behind its reasoning, else of its first tool call.
+
+    call: name and arguments of that, as they are written.
+    """
+    said = without_thoughts(text)
+    if not call or said[: 4 * REPLY_HEAD_CHARACTERS].strip():
+        return reply_head(said)
+    return reply_head("\0" + _ESCAPE.sub(lambda found: chr(int(found[1], 16)), call))
+
+
+def without_thoughts(text: str) -> str:
+    """The text behind the reasoning that it begins with, if any."""
+    trimmed = text.lstrip()
+    return trimmed.partition(END_OF_THINK)[2] if trimmed.startswith(THINK) else text
 
 
 def begins_with_reply(text: str, head: bytes) -> bool:
@@ -54,18 +138,22 @@ def begins_with_reply(text: str, head: bytes) -> bool:
 
 def read_messages(fields: Fields) -> MessagesPrompt | None:
     """Read `messages`; None when it is not a list of objects (the pod will say what is wrong with it)."""
-    messages = value_of(fields, "messages")
-    if not isinstance(messages, list):
+    raw = fields.get("messages")
+    if raw is None:
         return None
-    digests: list[bytes] = []
-    heads: list[bytes | None] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            return None
-        role, content = message.get("role"), message.get("content")
-        digests.append(_message_digest(message, role, content))
-        heads.append(reply_head(_text_of(content)) if role == "assistant" else None)
-    return MessagesPrompt(tuple(digests), tuple(heads))
+    try:
+        messages = _messages_decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    thoughts: set[int] = set()
+    for index, message in enumerate(messages):
+        if message.role == "user":
+            thoughts.clear()
+        elif message.role == "assistant" and (message.reasoning or message.reasoning_content):
+            thoughts.add(index)
+    answers = tuple([message.role == "assistant" for message in messages])
+    digests = tuple([_digest(message) for message in messages])
+    return MessagesPrompt(digests, ReplyHeads(answers, raw, _head_of), answers, frozenset(thoughts))
 
 
 def read_prompt(fields: Fields) -> TextPrompt | None:
@@ -78,15 +166,28 @@ def read_prompt(fields: Fields) -> TextPrompt | None:
     return None
 
 
-def _message_digest(message: dict[str, Any], role: object, content: object) -> bytes:
-    if role == "developer":
-        role = "system"
-    if isinstance(content, str) and isinstance(role, str) and len(message) == 2:
-        return xxhash.xxh3_128_digest(role.encode() + b"\0" + content.encode())
-    return xxhash.xxh3_128_digest(_sorted_encoder.encode({**message, "role": role}))
+def _digest(message: _Message) -> bytes:
+    role, content = message.role, message.content
+    more = (message.name, message.tool_call_id, message.tool_calls, message.task, message.tools)
+    if more == _NOTHING_MORE and type(content) is str and (role == "user" or role == "assistant"):
+        return plain_digest(role, content)
+    calls = plain_calls(message.tool_calls) if message.tool_calls else None
+    return digest(role, content, *more[:2], calls, *more[3:])
 
 
-def _text_of(content: object) -> str:
+def _head_of(raw: msgspec.Raw) -> bytes:
+    message = _message_decoder.decode(raw)
+    return message_head(text_of(message.content), _first_call(message.tool_calls))
+
+
+def _first_call(calls: object) -> str:
+    call = calls[0] if isinstance(calls, list) and calls else None
+    function = call.get("function") if isinstance(call, dict) else None
+    return f"{function.get('name') or ''}{function.get('arguments') or ''}" if isinstance(function, dict) else ""
+
+
+def text_of(content: object) -> str:
+    """The text of a content, its parts put together."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -11,18 +11,34 @@ chunk, where it is without usage (vLLM `chat_completion/serving.py` and `complet
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from gateway.wire.fields import Fields, is_null, join
-from gateway.wire.prompts import REPLY_HEAD_CHARACTERS, reply_head
+from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, message_head, reply_head, without_thoughts
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """An event that grows beyond this is passed on in pieces, unread, so that memory stays bounded."""
 
 
+_REASONING = re.compile(rb'"reasoning(?:_content)?":"[^"]')
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int = 0
+    function: _Function | None = None
+
+
 class _Delta(msgspec.Struct):
     content: str | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -68,12 +84,26 @@ class StreamTap:
         self._passed_newline = False
         self._held: bytes | None = None
         self._reply_text = ""
+        self._call_text = ""
+        self._is_chat = False
+        self._thinks = False
+        self._shows_reasoning = False
         self._spoke = False
 
     @property
-    def reply_head(self) -> bytes:
-        """Digest of the head of the first choice's text, to recognise the reply in the next turn's prompt."""
-        return reply_head(self._reply_text)
+    def reply_head(self) -> bytes | None:
+        """Digest of the head of the first choice's text or tool call, to recognise the reply in the next turn's prompt.
+
+        None when the model reasoned in its text and never came to an end of it.
+        """
+        if self._thinks:
+            return None
+        return message_head(self._reply_text, self._call_text) if self._is_chat else reply_head(self._reply_text)
+
+    @property
+    def reasoned(self) -> bool:
+        """True when some of the answer was reasoning, which the next turn's prompt will not show."""
+        return self._shows_reasoning or (self.usage is not None and self.usage.reasoned)
 
     @property
     def said_something(self) -> bool:
@@ -131,6 +161,8 @@ class StreamTap:
     def _event(self, event: bytes) -> bytes:
         if b'"kv_transfer_params":{' in event:
             event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
+        if not self._shows_reasoning and b'"reasoning' in event:
+            self._shows_reasoning = _REASONING.search(event) is not None
         if b'"usage":{' in event:
             return self._usage_event(event)
         if b'"system_fingerprint":"' in event:
@@ -150,9 +182,11 @@ class StreamTap:
 
     def _may_hold_reply(self, event: bytes) -> bool:
         """Until the head of the reply is complete: events with text, and those before the pod has said anything."""
-        if len(self._reply_text) >= 4 * REPLY_HEAD_CHARACTERS:
+        if self._thinks:
+            return END_OF_THINK.encode() in event
+        if len(self._reply_text) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS:
             return False
-        return not self._spoke or b'"content":"' in event or b'"text":"' in event
+        return not self._spoke or b'"content":"' in event or b'"text":"' in event or b'"tool_calls":[' in event
 
     def _finish_event(self, event: bytes) -> bytes:
         self._spoke = True
@@ -201,8 +235,21 @@ class StreamTap:
             text = choice.text if delta is None else delta.content
             if text or delta is None or not _announces_role(event):
                 self._spoke = True
-            if text and choice.index == 0:
-                self._reply_text += text
+            if choice.index == 0:
+                self._add_to_head(text or "", delta)
+
+    def _add_to_head(self, text: str, delta: _Delta | None) -> None:
+        self._reply_text += text
+        if delta is None:
+            return
+        self._is_chat = True
+        for call in delta.tool_calls or ():
+            if call.index == 0 and call.function is not None:
+                self._call_text += (call.function.name or "") + (call.function.arguments or "")
+        trimmed = self._reply_text.lstrip()
+        if trimmed.startswith(THINK):
+            self._thinks, self._shows_reasoning = END_OF_THINK not in trimmed, True
+            self._reply_text = THINK if self._thinks else without_thoughts(trimmed)
 
 
 def _announces_role(event: bytes) -> bool:

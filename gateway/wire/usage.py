@@ -15,16 +15,27 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
+class _OutputDetails(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
 class Usage(msgspec.Struct):
     """What the gateway reads of a `usage` object (vLLM `serve/engine/protocol.py`, UsageInfo)."""
 
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _OutputDetails | None = None
 
     @property
     def output_tokens(self) -> int:
         return self.completion_tokens or 0
+
+    @property
+    def reasoned(self) -> bool:
+        """True when some of the answer was reasoning, shown or not."""
+        details = self.completion_tokens_details
+        return details is not None and bool(details.reasoning_tokens)
 
     @property
     def cached_tokens(self) -> int:

@@ -22,6 +22,9 @@ from tests.vllm.support import PATIENCE_S, Client, VllmCluster, warm_up
 LEASE_S = 12
 """Shorter than vLLM's 30 s, so that a test can sit one out."""
 
+NUM_BLOCKS = 400
+"""KV blocks of a pod: enough for the longest prompt, few enough that tests make it evict."""
+
 STATE_VARIABLE = "LOADTEST_VLLM_STATE"
 
 _left_running: list[Cluster] = []
@@ -47,8 +50,9 @@ def vllm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmClust
         decode=2,
         plain=1,
         directory=tmp_path_factory.mktemp("vllm-pods"),
+        bidirectional=[Role.PREFILL],
         connector_options={"kv_lease_duration": LEASE_S},
-        engine_arguments=["--trust-request-chat-template"],
+        engine_arguments=["--trust-request-chat-template", "--num-gpu-blocks-override", str(NUM_BLOCKS)],
     ) as cluster:
         yield _ready(cluster)
 

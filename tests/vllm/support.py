@@ -19,7 +19,7 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.net.records import RequestRecord
+from gateway.net.records import IdleObserver, RequestRecord
 from gateway.ops.config import load
 from gateway.ops.serve import Running, running
 from gateway.wire.contract import Api
@@ -209,7 +209,7 @@ def normalised(raw: bytes) -> bytes:
 
 
 @dataclass
-class Watcher:
+class Watcher(IdleObserver):
     """An observer that remembers. `begun` holds the very records that the gateway still writes to."""
 
     begun: list[RequestRecord] = field(default_factory=list)
@@ -255,16 +255,17 @@ async def gateway_before(
     decode: these decode pods instead of all. flags: further settings, dots written as double underscores.
     """
     pods = list(cluster.decode if decode is None else decode)
-    settings = {
+    settings: dict[str, Any] = {
         "prefill": [cluster.prefill.url],
         "decode": [pod.url for pod in pods],
         "policy": policy,
         "port": 0,
+        "selftest": False,
         **{name.replace("__", "."): value for name, value in flags.items()},
     }
     watcher = Watcher()
     async with running(load(None, {}, settings), watcher) as gateway:
-        expected = {cluster.prefill.url, *(pod.url for pod in pods)}
+        expected = {*settings["prefill"], *settings["decode"]}
 
         async def all_up() -> bool:
             return watcher.up >= expected

@@ -238,3 +238,20 @@ async def test_a_killed_decode_pod_loses_no_conversation(
         assert [record.route for record in gateway.saw.records] == ["pd", "pd", "local"]
         first, second, third = (record.answering for record in gateway.saw.records)
         assert first != second == third
+        await starts_anew(gateway, vllm_cluster, next(pod for pod in mortal if pod.url == first))
+
+
+async def starts_anew(gateway: WatchedGateway, cluster: VllmCluster, killed: Pod) -> None:
+    """Start a killed pod again: the gateway finds another process there, once, whatever tells it so."""
+    fleet = gateway.running.gateway.parts.fleet
+    seen = {pod.url: fleet.get(pod.url) for pod in cluster.decode}
+    before = {url: pod.facts.instance for url, pod in seen.items() if pod is not None}
+    await asyncio.to_thread(killed.restart)
+    await asyncio.to_thread(warm_up, cluster.prefill, killed)
+
+    async def back() -> bool:
+        return killed.url in gateway.saw.up
+
+    await until(back, PATIENCE_S, "the gateway finds the pod up again")
+    after = {url: (pod.epoch, pod.facts.instance != before[url]) for url, pod in seen.items() if pod is not None}
+    assert after == {pod.url: (1, True) if pod is killed else (0, False) for pod in cluster.decode}

@@ -1,0 +1,239 @@
+"""The conversations in a file, so that a restart of the gateway forgets none.
+
+Rule of this room: the file is whole or it is not used. It is made in slices between which the event loop runs, and
+put in place by rename; when that fails, the old one stays and requests are served as before.
+
+Layout: magic, format version, wall time, length of the rest, checksum; then frames of a length and a MessagePack list.
+The first frame tells the pods' processes (URL → instance), the others hold conversations, least recently used first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from gateway.core.memory import ConversationRecord, Memory, instance_of
+from gateway.core.pods import Fleet
+
+FORMAT = 1
+_MAGIC = b"PPDSTATE"
+_HEAD = struct.Struct("<8sHxxxxxxdQ16s")
+_FRAME = struct.Struct("<I")
+_AHEAD_S = 60.0
+"""How far in the future a file's time may lie: clocks are set now and then."""
+
+_SLICE_S = 0.001
+_SLICE_CONVERSATIONS = 50
+_SAY_AGAIN_S = 600.0
+
+_encoder = msgspec.msgpack.Encoder()
+_pods_decoder = msgspec.msgpack.Decoder(dict[str, str])
+_records_decoder = msgspec.msgpack.Decoder(list[ConversationRecord])
+
+
+class SnapshotError(Exception):
+    """A file that is not used, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a file holds. age_s: since it was made."""
+
+    age_s: float
+    instances: dict[str, str]
+    records: list[ConversationRecord]
+
+
+def read(path: Path, max_age_s: float, wall_s: float) -> Snapshot | None:
+    """Read a file; None when there is none. Raises SnapshotError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SnapshotError(f"{path}: not a file")
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SnapshotError(f"{path}: {error.strerror or error}") from None
+    if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
+        raise SnapshotError(f"{path}: not a state file")
+    if len(data) < _HEAD.size:
+        raise SnapshotError(f"{path}: torn: it ends within its head")
+    _, version, written_s, length, digest = _HEAD.unpack_from(data)
+    if version != FORMAT:
+        raise SnapshotError(f"{path}: format {version}, this gateway reads {FORMAT}")
+    body = memoryview(data)[_HEAD.size :]
+    if len(body) != length:
+        raise SnapshotError(f"{path}: torn: {len(body)} of {length} bytes")
+    if _digest(version, written_s, [body]) != digest:
+        raise SnapshotError(f"{path}: damaged: its checksum does not fit")
+    age_s = wall_s - written_s
+    if not age_s <= max_age_s:
+        raise SnapshotError(f"{path}: too old: {age_s:.0f} s")
+    if age_s < -_AHEAD_S:
+        raise SnapshotError(f"{path}: made {-age_s:.0f} s in the future: is the clock right?")
+    try:
+        first, *rest = _frames(body)
+        records = [record for frame in rest for record in _records_decoder.decode(frame)]
+        return Snapshot(max(0.0, age_s), _pods_decoder.decode(first), records)
+    except (msgspec.DecodeError, ValueError, struct.error):
+        raise SnapshotError(f"{path}: not readable, though its checksum fits") from None
+
+
+def write(path: Path, pieces: Sequence[bytes], wall_s: float) -> None:
+    """Put a file in place, or leave the old one. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    length = sum(map(len, pieces))
+    head = _HEAD.pack(_MAGIC, FORMAT, wall_s, length, _digest(FORMAT, wall_s, pieces))
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(head)
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class Snapshots:
+    """Writes a store to a file every `interval_s`, and once more at `stop`.
+
+    on_failure: told why a file could not be written, at most every ten minutes for the same reason.
+    on_written: told (conversations, bytes, seconds) of every file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        interval_s: float,
+        memory: Memory,
+        fleet: Fleet,
+        *,
+        on_failure: Callable[[str], None],
+        on_written: Callable[[int, int, float], None] = lambda count, size, took: None,
+    ) -> None:
+        self.path = path
+        self._interval_s = interval_s
+        self._memory = memory
+        self._fleet = fleet
+        self._on_failure = on_failure
+        self._on_written = on_written
+        self._task: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._said: tuple[str, float] | None = None
+
+    def restore(self, ttl_s: float) -> Snapshot | None:
+        """Take in what the file holds, before anything is served. None when there is no file. Raises SnapshotError.
+
+        The pods are expected to be the processes they were; whoever probes them finds out if they are not.
+        """
+        snapshot = read(self.path, ttl_s, time.time())
+        if snapshot is None:
+            return None
+        for pod in self._fleet:
+            if instance := snapshot.instances.get(pod.url):
+                pod.facts = msgspec.structs.replace(pod.facts, instance=instance)
+        now_s, memory = time.monotonic(), self._memory
+        aged = [msgspec.structs.replace(record, age_s=record.age_s + snapshot.age_s) for record in snapshot.records]
+        for record in sorted(aged, key=lambda record: -record.age_s):
+            if record.age_s <= ttl_s and memory.store.get(record.key) is None:
+                memory.put_back(record, now_s)
+        memory.store.sort_alike()
+        return snapshot
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.ensure_future(self._write_often())
+
+    async def stop(self) -> None:
+        """Write once more, and end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.save()
+
+    async def save(self) -> None:
+        """Write now."""
+        async with self._writing:
+            began_s, wall_s = time.monotonic(), time.time()
+            pieces: list[bytes] = []
+            count = 0
+            async for piece, conversations in self._pieces():
+                pieces += (_FRAME.pack(len(piece)), piece)
+                count += conversations
+            writing = asyncio.ensure_future(asyncio.to_thread(write, self.path, pieces, wall_s))
+            try:
+                await asyncio.shield(writing)
+            except OSError as error:
+                self._complain(error.strerror or str(error))
+            except asyncio.CancelledError:
+                await asyncio.wait([writing])
+                writing.exception()
+                raise
+            else:
+                self._said = None
+                self._on_written(count, sum(map(len, pieces)) + _HEAD.size, time.monotonic() - began_s)
+
+    async def _pieces(self) -> AsyncIterator[tuple[bytes, int]]:
+        yield _encoder.encode({pod.url: instance_of(pod) for pod in self._fleet}), 0
+        memory, keys = self._memory, self._memory.store.keys()
+        slice_began_s = time.perf_counter()
+        for start in range(0, len(keys), _SLICE_CONVERSATIONS):
+            now_s = time.monotonic()
+            found = [memory.store.get(key) for key in keys[start : start + _SLICE_CONVERSATIONS]]
+            records = [memory.record(known, now_s) for known in found if known is not None and known.turn > 0]
+            yield _encoder.encode(records), len(records)
+            if time.perf_counter() - slice_began_s >= _SLICE_S:
+                await asyncio.sleep(0)
+                slice_began_s = time.perf_counter()
+
+    async def _write_often(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.save()
+
+    def _complain(self, why: str) -> None:
+        now_s = time.monotonic()
+        if self._said is None or self._said[0] != why or now_s - self._said[1] >= _SAY_AGAIN_S:
+            self._said = (why, now_s)
+            self._on_failure(f"{self.path}: {why}; the old file stays")
+
+
+def _digest(version: int, written_s: float, pieces: Sequence[bytes | memoryview]) -> bytes:
+    hasher = xxhash.xxh3_128(struct.pack("<Hd", version, written_s))
+    for piece in pieces:
+        hasher.update(piece)
+    return hasher.digest()
+
+
+def _frames(body: memoryview) -> Iterator[memoryview]:
+    at = 0
+    while at < len(body):
+        (length,) = _FRAME.unpack_from(body, at)
+        at += _FRAME.size
+        if at + length > len(body):
+            raise ValueError("a frame is longer than the file")
+        yield body[at : at + length]
+        at += length
