@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from loadtest.bench import decision, residency
+from loadtest.bench import decision, readback, residency
 
 
 def main() -> int:
@@ -13,6 +13,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description="Benchmarks of the gateway.")
     commands = parser.add_subparsers(required=True, metavar="NAME")
     decision.add_command(commands)
+    readback.add_command(commands)
     residency.add_command(commands)
     options = parser.parse_args()
     status: int = options.run(options)

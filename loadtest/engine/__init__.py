@@ -3,6 +3,7 @@
 - `profile` has the numbers (step costs, cache size, link), read from `profiles/*.toml`.
 - `tokens` names token blocks by content; `blocks` is the paged prefix cache built on these names.
 - `request` is what goes in and what comes out; `core.Engine` is the scheduler between the two.
+- `kv_events` is what it says of its prefix cache.
 - `leases` and `transfer` are the two ends of a KV hand-over (who still holds blocks; how long the wire takes).
 - `realtime` runs the engine on an asyncio loop, `virtual` runs any number of engines on a virtual clock.
 

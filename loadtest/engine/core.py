@@ -6,7 +6,8 @@ since its outputs are handed over when its time is up and the next step is plann
 
 One step (vllm/v1/core/sched/scheduler.py): running requests first, then waiting ones, all out of one token budget;
 a prompt longer than what is left of the budget is computed in chunks; when blocks run out, the request that was
-admitted last loses its blocks and is recomputed later.
+admitted last loses its blocks and is recomputed later. Blocks that a step will fill are in the prefix cache as soon as
+the step is planned for their request, so the next request of the same step finds them (`allocate_slots`).
 """
 
 from collections import deque
@@ -14,6 +15,7 @@ from collections import deque
 from loadtest.engine import tokens
 from loadtest.engine.blocks import BlockPool
 from loadtest.engine.kv_connector import KvConfig, KvConnector
+from loadtest.engine.kv_events import KvEventQueue
 from loadtest.engine.language import Language
 from loadtest.engine.profile import Profile
 from loadtest.engine.request import (
@@ -31,16 +33,30 @@ from loadtest.engine.tokens import TokenChain
 
 
 class Engine:
-    """One pod's engine. `kv` None: a plain pod without a KV connector."""
+    """One pod's engine. `kv` None: a plain pod without a KV connector. `kv_events`: steps say what they cached."""
 
-    def __init__(self, profile: Profile, language: Language, *, kv: KvConfig | None = None) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        language: Language,
+        *,
+        kv: KvConfig | None = None,
+        kv_events: bool = False,
+        prefix_caching: bool = True,
+    ) -> None:
         self.profile = profile
         self.language = language
         cache = profile.cache
         self.max_model_len = min(profile.max_model_len, cache.num_blocks * cache.block_size)
-        self.pool = BlockPool(profile.cache.num_blocks)
+        self.events = KvEventQueue(cache.block_size, enabled=kv_events and prefix_caching)
+        self.pool = BlockPool(
+            cache.num_blocks,
+            on_removed=self.events.removed if kv_events else None,
+            on_cleared=self.events.cleared,
+            caching=prefix_caching,
+        )
         self.stats = EngineStats()
-        self.connector = KvConnector(kv, self.pool, profile.cache) if kv else None
+        self.connector = KvConnector(kv, self.pool, profile.cache, self.events) if kv else None
         self._jobs: dict[str, Job] = {}
         self._arriving: deque[tuple[float, Job]] = deque()
         self._waiting: deque[Job] = deque()
@@ -108,14 +124,16 @@ class Engine:
             self.connector.leases.expire(now)
         while self._arriving and self._arriving[0][0] <= now:
             self._waiting.append(self._arriving.popleft()[1])
+        awake = bool(self._waiting or self._running)
         plan = self._schedule_running()
         if not plan.preempted:
             self._schedule_waiting(plan)
         outputs, self._outputs = self._outputs, []
         pulls = self.connector.take_orders() if self.connector else ()
+        events = self.events.take() if awake else ()
         if not plan.scheduled:
             duration = 0.0 if outputs else None
-            return StepResult(duration, tuple(outputs), pulls, self._wake_s())
+            return StepResult(duration, tuple(outputs), pulls, self._wake_s(), events)
         costs = self.profile.step
         prefills = [(job, count) for job, count in plan.scheduled if count > 1]
         decodes = [job for job, count in plan.scheduled if count == 1]
@@ -129,7 +147,8 @@ class Engine:
             output = self._advance(job, count, now + duration)
             if output:
                 outputs.append(output)
-        return StepResult(duration, tuple(outputs), pulls, None, sum(count for _, count in prefills), len(decodes))
+        prefill_tokens = sum(count for _, count in prefills)
+        return StepResult(duration, tuple(outputs), pulls, None, events, prefill_tokens, len(decodes))
 
     def _wake_s(self) -> float | None:
         times = [self._arriving[0][0]] if self._arriving else []
@@ -150,7 +169,7 @@ class Engine:
                 if victim is job:
                     break
             else:
-                plan.add(job, count)
+                self._plan(plan, job, count)
                 index += 1
         return plan
 
@@ -176,14 +195,15 @@ class Engine:
             self._waiting.popleft()
             job.phase = Phase.RUNNING
             self._running.append(job)
-            plan.add(job, count)
+            self._plan(plan, job, count)
         self._waiting.extendleft(reversed(skipped))
 
     def _admit(self, job: Job) -> bool:
         """Look for the prompt in the prefix cache, and let the connector read the rest if it is told where."""
-        keys = [self._key(job, digest) for digest in job.chain.digests]
         whole = (len(job.chain) - 1) // self.profile.cache.block_size
-        hits = self.pool.longest_prefix(keys[:whole])
+        hits = self.pool.longest_prefix([job.key(index) for index in range(whole)])
+        if job.request.report_hits:
+            self.events.stored(job, 0, len(hits))
         hit_tokens = len(hits) * self.profile.cache.block_size
         read_to = self.connector.tokens_to_read(job, hit_tokens) if self.connector else 0
         self.pool.hold(hits)
@@ -195,7 +215,8 @@ class Engine:
             return False
         if job.preemptions == 0:
             job.prefill = PrefillStats(job.num_prompt, hit_tokens, max(0, read_to - hit_tokens))
-            self.stats.count_lookup(len(job.chain), hit_tokens, job.prefill.cached_remote)
+            looked_up = len(job.chain) if self.pool.caching else 0
+            self.stats.count_lookup(len(job.chain), looked_up, hit_tokens, job.prefill.cached_remote)
         if self.connector and self.connector.begin(job, hit_tokens, read_to):
             job.phase = Phase.WAITING_FOR_REMOTE_KV
         return True
@@ -227,7 +248,6 @@ class Engine:
 
     def _advance(self, job: Job, count: int, end_s: float) -> EngineOutput | None:
         job.num_computed += count
-        self._write_full_blocks(job)
         if job.num_computed < len(job.chain):
             return None
         token = self._sample(job)
@@ -244,18 +264,20 @@ class Engine:
         offer = self._let_go(job, finish, end_s, prefill)
         return EngineOutput(job.request_id, (token,), finish, stop_token, prefill, offer)
 
-    def _write_full_blocks(self, job: Job) -> None:
-        size = self.profile.cache.block_size
-        while (job.num_written + 1) * size <= job.num_computed:
-            index = job.num_written
+    def _plan(self, plan: "_Plan", job: Job, count: int) -> None:
+        """Put `count` tokens of a request into the step; the blocks they fill are cached from here on."""
+        plan.add(job, count)
+        first, end = job.num_written, (job.num_computed + count) // self.profile.cache.block_size
+        for index in range(first, end):
             self.pool.write(
                 job.blocks[index],
                 before=job.chain.before_block(index),
                 packed=job.chain.block(index),
                 taint=job.taint,
             )
-            self.pool.publish(job.blocks[index], self._key(job, job.chain.digests[index]))
-            job.num_written += 1
+            self.pool.publish(job.blocks[index], job.key(index))
+        job.num_written = max(first, end)
+        self.events.stored(job, first, end)
 
     def _sample(self, job: Job) -> int:
         request, index = job.request, job.num_output
@@ -294,9 +316,6 @@ class Engine:
             self._running.remove(job)
         else:
             self._waiting = deque(other for other in self._waiting if other is not job)
-
-    def _key(self, job: Job, digest: int) -> int:
-        return tokens.mix(digest, job.request.salt) if job.request.salt else digest
 
 
 class _Plan:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from loadtest.engine import tokens
 from loadtest.engine.blocks import BlockPool
+from loadtest.engine.kv_events import KvEventQueue
 from loadtest.engine.leases import LeaseTable
 from loadtest.engine.profile import CacheSize
 from loadtest.engine.request import Finish, Job, KvIntent, KvOffer, KvSource, PrefillStats, PullOrder
@@ -39,11 +40,12 @@ class KvConfig:
 class KvConnector:
     """The KV connector of one engine: outgoing leases, incoming reads."""
 
-    def __init__(self, config: KvConfig, pool: BlockPool, cache: CacheSize) -> None:
+    def __init__(self, config: KvConfig, pool: BlockPool, cache: CacheSize, events: KvEventQueue) -> None:
         self.config = config
         self.leases = LeaseTable(pool)
         self._pool = pool
         self._cache = cache
+        self._events = events
         self._orders: list[PullOrder] = []
         self._pulling: dict[str, tuple[Job, PullOrder]] = {}
         self._abandoned: set[str] = set()
@@ -73,14 +75,15 @@ class KvConnector:
     def begin(self, job: Job, hit_tokens: int, read_to: int) -> bool:
         """Order the read of tokens `hit_tokens .. read_to`, or only tell the source that it may free.
 
-        True when the request has to wait for the blocks.
+        True when the request has to wait for the blocks. A pod without `bidirectional_kv_xfer` that is told to read
+        back waits for a read that nobody ordered, for ever (`update_state_after_alloc`).
         """
         intent = job.request.kv
         if intent is None or intent.source is None or job.kv_done:
             return False
-        if not (intent.do_remote_prefill or self.config.bidirectional):
-            return False
         awaited = read_to > hit_tokens
+        if not (intent.do_remote_prefill or self.config.bidirectional):
+            return awaited
         if awaited:
             size = self._cache.block_size
             first = hit_tokens // size
@@ -129,10 +132,12 @@ class KvConnector:
                 taint=taint,
             )
             if count == size:
-                key = job.chain.digests[index]
-                self._pool.publish(job.blocks[index], tokens.mix(key, job.request.salt) if job.request.salt else key)
-        job.num_computed = min((len(job.blocks) - 1) * size + order.counts[-1], len(job.chain) - 1)
-        job.num_written = job.num_computed // size
+                self._pool.publish(job.blocks[index], job.key(index))
+        arrived = (len(job.blocks) - 1) * size + order.counts[-1]
+        job.num_written = arrived // size
+        self._events.stored(job, first, job.num_written)
+        # The last token is computed here even if its KV has come: something has to be sampled from.
+        job.num_computed = min(arrived, len(job.chain) - 1)
         job.kv_done = True
         return job
 

@@ -6,11 +6,12 @@ at 10 a step of 8 ms takes 0.8 ms (and a lease of 30 s takes 3 s).
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
 from loadtest.engine.core import Engine
+from loadtest.engine.kv_events import KvEvent
 from loadtest.engine.request import EngineOutput, EngineRequest, Finish, KvIntent, PullOrder
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ class RealtimeEngine:
     """`async with RealtimeEngine(engine, pull): async for output in running.generate(request)`.
 
     `pull` carries out a read order: it returns the digests read, or None when reading failed. `on_progress` is
-    called after every step.
+    called after every step, `on_events` with the KV events of a step when its time is over and before its outputs are
+    handed out.
     """
 
     def __init__(
@@ -34,9 +36,11 @@ class RealtimeEngine:
         *,
         time_scale: float = 1.0,
         on_progress: Callable[[], None] = lambda: None,
+        on_events: Callable[[Sequence[KvEvent]], None] = lambda _: None,
     ) -> None:
         self.engine = engine
         self._on_progress = on_progress
+        self._on_events = on_events
         self._pull = pull
         self._scale = time_scale
         self._queues: dict[str, asyncio.Queue[EngineOutput]] = {}
@@ -122,6 +126,8 @@ class RealtimeEngine:
                 task.add_done_callback(self._tasks.discard)
             self._on_progress()
             if result.duration_s is None:
+                if result.events:
+                    self._on_events(result.events)
                 timeout = None if result.wake_s is None else max(0.0, result.wake_s - self.now()) / self._scale
                 with suppress(TimeoutError):
                     async with asyncio.timeout(timeout):
@@ -131,6 +137,8 @@ class RealtimeEngine:
             due = start + result.duration_s
             left = due - self.now()
             await asyncio.sleep(left / self._scale if left > 0 else 0)
+            if result.events:
+                self._on_events(result.events)
             for output in result.outputs:
                 queue = self._queues.get(output.request_id)
                 if queue is not None:

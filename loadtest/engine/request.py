@@ -6,9 +6,14 @@ Rule of this room: plain data, no behaviour that needs a clock. Token ids only; 
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from loadtest.engine import tokens
 from loadtest.engine.blocks import Block
 from loadtest.engine.tokens import TokenChain
+
+if TYPE_CHECKING:
+    from loadtest.engine.kv_events import KvEvent
 
 
 class Finish(enum.StrEnum):
@@ -61,6 +66,7 @@ class EngineRequest:
 
     `forced` are output tokens a grammar leaves no choice about (then the end token). `branch` tells the n sequences
     of one API request apart. `salt` is the prefix cache's name space (`tokens.salt`).
+    `session_id`, `cache_salt` and `report_hits` (`kv_cache_report_mode: "full"`) only matter to KV events.
     """
 
     request_id: str
@@ -73,6 +79,9 @@ class EngineRequest:
     branch: int = 0
     salt: int = 0
     kv: KvIntent | None = None
+    session_id: str | None = None
+    cache_salt: str | None = None
+    report_hits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,8 @@ class StepResult:
     outputs: tuple[EngineOutput, ...] = ()
     pulls: tuple[PullOrder, ...] = ()
     wake_s: float | None = None
+    events: "tuple[KvEvent, ...]" = ()
+    """Published when the time is over, before the outputs."""
     prefill_tokens: int = 0
     decode_sequences: int = 0
 
@@ -166,3 +177,7 @@ class Job:
     @property
     def num_prompt(self) -> int:
         return len(self.request.prompt)
+
+    def key(self, index: int) -> int:
+        """The cache key of block `index`."""
+        return tokens.salted(self.chain.digests[index], self.request.salt)

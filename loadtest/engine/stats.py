@@ -32,8 +32,9 @@ class EngineStats:
         self.prompt_tokens_local += prefill.cached_local
         self.prompt_tokens_remote += prefill.cached_remote
 
-    def count_lookup(self, prompt_tokens: int, local_hits: int, remote_hits: int) -> None:
-        self.prefix_queries += prompt_tokens
+    def count_lookup(self, prompt_tokens: int, looked_up: int, local_hits: int, remote_hits: int) -> None:
+        """One request admitted; `looked_up` is 0 where the prefix cache is off."""
+        self.prefix_queries += looked_up
         self.prefix_hits += local_hits
         self.external_queries += prompt_tokens - local_hits
         self.external_hits += remote_hits

@@ -36,6 +36,11 @@ def salt(*parts: str | None) -> int:
     return xxhash.xxh3_64_intdigest("\0".join(part or "" for part in parts).encode())
 
 
+def salted(digest: int, space: int) -> int:
+    """The cache key of a history in one name space."""
+    return mix(digest, space) if space else digest
+
+
 class TokenChain:
     """A growing list of token ids, with the digest of each whole block of it.
 

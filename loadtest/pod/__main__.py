@@ -28,6 +28,15 @@ def parse(arguments: list[str] | None = None) -> PodOptions:
     parser.add_argument("--bidirectional", action="store_true", help="bidirectional_kv_xfer: D offers its KV back")
     parser.add_argument("--handshake-timeout-s", type=float, default=5.0, help="waiting for a pod that is not there")
     parser.add_argument("--bandwidth-gbps", type=float, help="of each pod-to-pod link, gigabits per second")
+    parser.add_argument("--no-prefix-caching", dest="prefix_caching", action="store_false")
+    parser.add_argument("--no-prompt-tokens-details", dest="prompt_tokens_details", action="store_false")
+    parser.add_argument("--enable-scale-out", dest="scale_out", action="store_true", help="the render endpoints")
+    parser.add_argument("--name", help="in the topic of the KV events, kv@<name>; otherwise the port")
+    parser.add_argument("--kv-events", action="store_true", help="publish KV events over ZMQ")
+    parser.add_argument("--event-port", type=int, default=default.event_port, help="0: any free port")
+    parser.add_argument("--replay-port", type=int, default=default.replay_port, help="0: any free port")
+    parser.add_argument("--no-replay", dest="replay", action="store_false", help="no socket for missed KV events")
+    parser.add_argument("--buffer-steps", type=int, default=default.buffer_steps, help="batches kept for the replay")
     return PodOptions(**vars(parser.parse_args(arguments)))
 
 

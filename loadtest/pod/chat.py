@@ -22,7 +22,7 @@ def full(run: Run, *, fingerprint: str, block_size: int) -> Json:
         "system_fingerprint": fingerprint,
         "usage": counts
         | {
-            "prompt_tokens_details": prompt_details(run.cached_tokens(0), run.created_cache_tokens(0, block_size)),
+            "prompt_tokens_details": prompt_details(run, run.cached_tokens(0), run.created_cache_tokens(0, block_size)),
             "completion_tokens_details": None,
         },
         "prompt_logprobs": None,
@@ -121,7 +121,7 @@ def _tool_delta(answer: Answer, name: str, text: str, *, first: bool) -> Json:
 
 def usage_chunk(run: Run, *, fingerprint: str, block_size: int) -> Json:
     """The last chunk, when `stream_options.include_usage` asks for it."""
-    details = prompt_details(run.cached_tokens(0), run.created_cache_tokens(0, block_size))
+    details = prompt_details(run, run.cached_tokens(0), run.created_cache_tokens(0, block_size))
     counts = usage(run.prompt_tokens, run.completion_tokens) | {"prompt_tokens_details": details}
     chunk: Json = without_nulls(
         {**head(run, "chat.completion.chunk"), "choices": [], "usage": counts, "system_fingerprint": fingerprint}

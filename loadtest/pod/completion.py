@@ -19,7 +19,7 @@ def full(run: Run, *, fingerprint: str, block_size: int) -> Json:
         "system_fingerprint": fingerprint,
         "usage": usage(run.prompt_tokens, run.completion_tokens)
         | {
-            "prompt_tokens_details": prompt_details(run.cached_tokens(last), None),
+            "prompt_tokens_details": prompt_details(run, run.cached_tokens(last), None),
             "completion_tokens_details": None,
         },
         "kv_transfer_params": run.params.get(0),
@@ -72,7 +72,7 @@ def delta_chunk(run: Run, answer: Answer, delta: Delta, *, fingerprint: str, fir
 def usage_chunk(run: Run, *, fingerprint: str) -> Json:
     """The last chunk, when `stream_options.include_usage` asks for it."""
     counts = usage(run.prompt_tokens, run.completion_tokens) | {
-        "prompt_tokens_details": prompt_details(run.cached_tokens(0), None)
+        "prompt_tokens_details": prompt_details(run, run.cached_tokens(0), None)
     }
     chunk: Json = without_nulls(
         {**head(run, "text_completion"), "choices": [], "usage": counts, "system_fingerprint": fingerprint}

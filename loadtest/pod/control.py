@@ -11,6 +11,13 @@ from loadtest.pod.info import answer
 from loadtest.pod.state import PodState
 
 
+class Drop(msgspec.Struct, forbid_unknown_fields=True):
+    """Batches of KV events to lose."""
+
+    count: int = 1
+    replayable: bool = True
+
+
 class ControlEndpoints:
     def __init__(self, state: PodState) -> None:
         self._state = state
@@ -24,7 +31,8 @@ class ControlEndpoints:
             web.post("/sim/fault", self.fault),
             web.delete("/sim/fault", self.clear_faults),
             web.post("/sim/reset_prefix_cache", self.reset_prefix_cache),
-            web.post("/reset_prefix_cache", self.reset_prefix_cache),
+            web.post("/sim/kv_events/drop", self.drop_kv_events),
+            web.post("/reset_prefix_cache", self.dev_reset_prefix_cache),
         ]
 
     async def requests(self, _: web.Request) -> web.Response:
@@ -54,3 +62,18 @@ class ControlEndpoints:
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         return answer({"ok": self._state.running.engine.reset_prefix_cache()})
+
+    async def dev_reset_prefix_cache(self, _: web.Request) -> web.Response:
+        """As vLLM answers it where `VLLM_SERVER_DEV_MODE` is set (elsewhere: 404; here always there)."""
+        return answer({"success": self._state.running.engine.reset_prefix_cache()})
+
+    async def drop_kv_events(self, request: web.Request) -> web.Response:
+        """`{"count": 1, "replayable": true}`: the next batches get their sequence numbers and are not sent."""
+        if self._state.events is None:
+            return answer({"problem": "this pod has no KV events"}, 400)
+        try:
+            order = msgspec.json.decode(await request.read(), type=Drop)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            return answer({"problem": str(error)}, 400)
+        self._state.events.drop(order.count, replayable=order.replayable)
+        return answer({"ok": True})

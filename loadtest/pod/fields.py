@@ -125,6 +125,7 @@ SHARED: dict[str, Checker] = {
     "return_tokens_as_token_ids": boolean,
     "cache_salt": string,
     "kv_transfer_params": mapping,
+    "vllm_xargs": mapping,
     "echo": boolean,
     "user": string,
 }

@@ -101,6 +101,9 @@ class GenerateEndpoints:
             created=int(time.time()),
             wanted=wanted,
             intent=kv_params.read(wanted.kv_transfer_params) if has_connector else None,
+            prefix_caching=self._state.running.engine.pool.caching,
+            prompt_tokens_details=self._state.prompt_tokens_details,
+            session_id=_session_id(request, wanted),
             hide_params=fault is not None and fault.kind is Kind.DROP_KV_PARAMS,
         )
 
@@ -184,6 +187,14 @@ class GenerateEndpoints:
         record.cached_tokens = run.cached_tokens(0)
         record.completion_tokens = run.completion_tokens
         record.text = run.answers[0].text
+
+
+def _session_id(request: web.Request, wanted: Generation) -> str | None:
+    """Body, header, extra arguments, in this order (vllm/entrypoints/generate/base/serving.py, `_get_session_id`)."""
+    if named := wanted.body.get("session_id") or request.headers.get("X-Session-ID"):
+        return str(named)
+    extra = (wanted.body.get("vllm_xargs") or {}).get("session_id")
+    return extra if isinstance(extra, str) and extra else None
 
 
 def _spaced(value: Any) -> bytes:

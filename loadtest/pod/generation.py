@@ -69,15 +69,11 @@ def read_chat(body: Mapping[str, Any], model: PodModel) -> Generation:
             # The first of the eleven errors pydantic finds, one per kind of message.
             where = f"messages.{index}.ChatCompletionDeveloperMessageParam.role"
             raise wrong_field(where, "missing", "Field required", message)
-    if not checked["messages"]:
-        raise bad_request("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    text = template.render(
-        checked["messages"],
-        tools=tools if choice != "none" else None,
-        add_generation_prompt=checked.get("add_generation_prompt", True),
-        continue_final_message=checked.get("continue_final_message", False),
-    )
-    ids = _forwarded_ids(checked) or tokenizer.encode(text)
+    ids = _forwarded_ids(checked)
+    text = None
+    if ids is None:
+        text = _render(checked, tools if choice != "none" else None)
+        ids = tokenizer.encode(text)
     asked = checked.get("max_completion_tokens", checked.get("max_tokens"))
     logprobs = checked.get("top_logprobs", 0) if checked.get("logprobs") else None
     forced = None
@@ -85,6 +81,17 @@ def read_chat(body: Mapping[str, Any], model: PodModel) -> Generation:
         schema = next(t["function"].get("parameters") for t in tools if t["function"]["name"] == name)
         forced = structured.text_for_schema(schema or {})
     return _finish(checked, model, [ids], [text], asked, logprobs, forced, name, choice)
+
+
+def _render(checked: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] | None) -> str:
+    if not checked["messages"]:
+        raise bad_request("Cannot apply chat template to an empty conversation. Provide at least one message.")
+    return template.render(
+        checked["messages"],
+        tools=tools,
+        add_generation_prompt=checked.get("add_generation_prompt", True),
+        continue_final_message=checked.get("continue_final_message", False),
+    )
 
 
 def read_completion(body: Mapping[str, Any], model: PodModel) -> Generation:
@@ -129,7 +136,7 @@ def _finish(
             asked,
         )
     for ids, text in zip(prompts, texts, strict=True):
-        _check_length(ids, limit, is_text=text is not None)
+        _check_length(ids, limit, is_text=text is not None, is_forwarded="messages" in checked and text is None)
     max_tokens = tuple(min(limit - len(ids), limit if asked is None else asked) for ids in prompts)
     _check_sampling(checked, max_tokens)
     if forced is None:
@@ -234,19 +241,27 @@ def _check_model(checked: Mapping[str, Any], model: PodModel) -> None:
 
 
 def _forwarded_ids(checked: dict[str, Any]) -> list[int] | None:
-    """`kv_transfer_params.prompt_token_ids`: prompt ids from the prefill leg, used instead of the messages."""
+    """`kv_transfer_params.prompt_token_ids`: prompt ids from the prefill leg, used instead of the messages.
+
+    Chat only; `/v1/completions` does not look at them (vllm/renderers/online_renderer.py, `_reused_prompt_token_ids`).
+    Unread where `echo` is set or a message is more than text.
+    """
     params = checked.get("kv_transfer_params")
     if not params or params.get("prompt_token_ids") is None:
         return None
     params = dict(params)
     ids = params.pop("prompt_token_ids")
     checked["kv_transfer_params"] = params
+    if checked.get("echo") or not all(template.is_text(message) for message in checked["messages"]):
+        return None
+    where = "kv_transfer_params.prompt_token_ids"
     if not isinstance(ids, list) or not ids or any(type(i) is not int or i < 0 for i in ids):
-        where = "kv_transfer_params.prompt_token_ids"
         raise bad_value(
             "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.",
             where,
         )
+    if max(ids) >= tokenizer.VOCABULARY_SIZE:
+        raise bad_value(f"Token id {max(ids)} is out of vocabulary", where)
     return ids
 
 
@@ -273,9 +288,11 @@ def _check_ids(ids: Sequence[int]) -> None:
         raise bad_request(f"Token id {largest} is out of vocabulary")
 
 
-def _check_length(ids: Sequence[int], limit: int, *, is_text: bool) -> None:
+def _check_length(ids: Sequence[int], limit: int, *, is_text: bool, is_forwarded: bool) -> None:
     if not ids:
         raise bad_request("The decoder prompt cannot be empty")
+    if len(ids) > limit and is_forwarded:
+        raise bad_request(f"Input length ({len(ids)}) exceeds model's maximum context length ({limit}).")
     if len(ids) > limit:
         # vLLM stops tokenising text one token past the limit, so it does not know how long the prompt is.
         count = limit + 1 if is_text else len(ids)

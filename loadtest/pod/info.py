@@ -14,6 +14,7 @@ from aiohttp import web
 from loadtest.pod import fields, metrics, template, tokenizer
 from loadtest.pod.body import read_json
 from loadtest.pod.errors import ApiError, not_found, wrong_field
+from loadtest.pod.event_publisher import RANK
 from loadtest.pod.reply import SERVER, Reply
 from loadtest.pod.state import VERSION, PodState
 
@@ -34,6 +35,7 @@ class InfoEndpoints:
             web.get("/v1/models", self._struck(self.models)),
             web.post("/tokenize", self._struck(self.tokenize)),
             web.post("/detokenize", self._struck(self.detokenize)),
+            web.get("/kv_event_sources", self._struck(self.kv_event_sources)),
             web.get("/version", self._struck(self.version)),
             web.get("/health", self._struck(self.health)),
             web.get("/ping", self._struck(self.health)),
@@ -134,6 +136,11 @@ class InfoEndpoints:
 
     async def version(self, _: web.Request) -> web.Response:
         return answer({"version": VERSION})
+
+    async def kv_event_sources(self, _: web.Request) -> web.Response:
+        """Publishers by data-parallel rank (vllm/entrypoints/serve/instrumentator/basic.py); none: `{}`."""
+        events = self._state.events
+        return answer({str(RANK): events.config()} if events else {})
 
     async def health(self, _: web.Request) -> web.Response:
         return web.Response(status=503 if self._state.running.dead else 200, headers=SERVER)

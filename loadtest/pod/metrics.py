@@ -49,6 +49,11 @@ class _Page:
         self._sample(f"{name}_count", self._labels, len(values))
         self._sample(f"{name}_sum", self._labels, sum(values))
 
+    def process(self, name: str, text: str, value: float) -> None:
+        """What prometheus_client says of the process, without labels."""
+        self._head(name, "gauge", text)
+        self.lines.append(f"{name} {value!r}")
+
     def info(self, name: str, text: str, labels: Labels) -> None:
         self._head(name, "gauge", text)
         self._sample(name, {**labels, "engine": "0"}, 1)
@@ -65,6 +70,9 @@ def render(state: PodState) -> str:
     stats = engine.stats
     computed = stats.prompt_tokens - stats.prompt_tokens_local - stats.prompt_tokens_remote
     page = _Page(state.model.name)
+    page.process(
+        "process_start_time_seconds", "Start time of the process since unix epoch in seconds.", state.started_s
+    )
     page.gauge("vllm:num_requests_running", "Number of requests in model execution batches.", one(engine.num_running))
     page.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", one(engine.num_waiting))
     page.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", one(engine.pool.usage))
@@ -102,7 +110,7 @@ def render(state: PodState) -> str:
         "Information of the LLMEngine CacheConfig",
         {
             "block_size": str(state.block_size),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(engine.pool.caching),
             "num_gpu_blocks": str(len(engine.pool)),
         },
     )

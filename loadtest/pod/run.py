@@ -31,6 +31,9 @@ class Run:
     intent: KvIntent | None
     hide_params: bool = False
     """Answer without `kv_transfer_params` (a fault)."""
+    prompt_tokens_details: bool = True
+    prefix_caching: bool = True
+    session_id: str | None = None
     answers: list[Answer] = field(default_factory=list)
     prefills: dict[int, PrefillStats] = field(default_factory=dict)
     """By prompt."""
@@ -60,7 +63,7 @@ class Run:
     def created_cache_tokens(self, prompt: int, block_size: int) -> int:
         """Prompt tokens that this request added to the prefix cache: whole blocks, less what was there."""
         stats = self.prefills.get(prompt)
-        if stats is None:
+        if stats is None or not self.prefix_caching:
             return 0
         return max(0, stats.prompt_tokens // block_size * block_size - stats.cached_tokens)
 
@@ -110,6 +113,9 @@ class Run:
             branch=branch,
             salt=tokens.salt(wanted.cache_salt),
             kv=self.intent,
+            session_id=self.session_id,
+            cache_salt=wanted.cache_salt,
+            report_hits=(wanted.body.get("vllm_xargs") or {}).get("kv_cache_report_mode") == "full",
         )
 
 

@@ -28,7 +28,10 @@ def usage(prompt_tokens: int, completion_tokens: int) -> Json:
     }
 
 
-def prompt_details(cached_tokens: int, created_tokens: int | None) -> Json:
+def prompt_details(run: Run, cached_tokens: int, created_tokens: int | None) -> Json | None:
+    """`prompt_tokens_details`; null without `--enable-prompt-tokens-details`."""
+    if not run.prompt_tokens_details:
+        return None
     return {
         "cached_tokens": cached_tokens,
         "created_cache_tokens": created_tokens,

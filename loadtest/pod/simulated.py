@@ -24,12 +24,14 @@ from loadtest.engine.realtime import RealtimeEngine
 from loadtest.engine.request import PullOrder
 from loadtest.engine.transfer import Links
 from loadtest.pod.control import ControlEndpoints
+from loadtest.pod.event_publisher import EventOptions, EventPublisher
 from loadtest.pod.faults import Fault
 from loadtest.pod.generate import GenerateEndpoints
 from loadtest.pod.generation import PodModel
 from loadtest.pod.info import InfoEndpoints, answer
 from loadtest.pod.journal import Record
 from loadtest.pod.language import WordLanguage
+from loadtest.pod.render import RenderEndpoints
 from loadtest.pod.reply import ConnectionReset
 from loadtest.pod.side import SideClient, SideServer
 from loadtest.pod.state import PodState, Role, Transfer
@@ -61,6 +63,22 @@ class PodOptions:
     bandwidth_gbps: float | None = None
     """Gigabits per second of each pod-to-pod link."""
     tool_parser: bool = True
+    prefix_caching: bool = True
+    """False: `--no-enable-prefix-caching`; then there are no KV events either."""
+    prompt_tokens_details: bool = True
+    """`--enable-prompt-tokens-details`."""
+    scale_out: bool = False
+    """`--enable-scale-out`: the render endpoints answer."""
+    name: str | None = None
+    """In the topic of the events, `kv@<name>`; the HTTP port where there is none."""
+    kv_events: bool = False
+    """`--kv-events-config`: KV events on a ZMQ socket."""
+    event_port: int = 0
+    replay_port: int = 0
+    """0: the kernel chooses. A pod that is to come back on the same endpoints needs them fixed."""
+    replay: bool = True
+    buffer_steps: int = 10_000
+    """Batches kept for the replay."""
 
     def resolved(self) -> Profile:
         found = self.profile if isinstance(self.profile, Profile) else profiles.load(self.profile)
@@ -99,9 +117,16 @@ class SimulatedPod:
                 options.recompute_on_failure,
             )
         profile = options.resolved()
-        engine = Engine(profile, WordLanguage(), kv=kv)
+        engine = Engine(
+            profile, WordLanguage(), kv=kv, kv_events=options.kv_events, prefix_caching=options.prefix_caching
+        )
+        publisher = await self._publisher()
         running = RealtimeEngine(
-            engine, self._pull, time_scale=options.time_scale, on_progress=lambda: self.state.pulse.fire()
+            engine,
+            self._pull,
+            time_scale=options.time_scale,
+            on_progress=lambda: self.state.pulse.fire(),
+            on_events=publisher.publish if publisher else lambda _: None,
         )
         self.state = PodState(
             role=options.role,
@@ -109,6 +134,9 @@ class SimulatedPod:
             model=PodModel(options.model, engine.max_model_len, options.tool_parser),
             running=running,
             links=Links(profile.transfer),
+            events=publisher,
+            scale_out=options.scale_out,
+            prompt_tokens_details=options.prompt_tokens_details,
         )
         session = await self._stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)))
         self._side = SideClient(self.state, session, handshake_timeout_s=options.handshake_timeout_s)
@@ -161,7 +189,14 @@ class SimulatedPod:
         self.state.faults.clear()
 
     def reset_prefix_cache(self) -> bool:
+        """False, and nothing done, while any block is held. Subscribers hear of it with the next step."""
         return self.state.running.engine.reset_prefix_cache()
+
+    @property
+    def events(self) -> EventPublisher:
+        """The publisher of a pod with `kv_events`: endpoints, `subscribers`, `batches`, `drop`."""
+        assert self.state.events is not None, "this pod has no KV events"
+        return self.state.events
 
     async def until(self, happened: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Wait until something is so in this pod: `await pod.until(lambda: pod.summary["running"] == 1)`."""
@@ -170,6 +205,20 @@ class SimulatedPod:
                 await self.state.pulse.wait()
 
     # ---- parts
+
+    async def _publisher(self) -> EventPublisher | None:
+        options = self.options
+        if not options.kv_events:
+            return None
+        wanted = EventOptions(
+            host=options.host,
+            topic=f"kv@{options.name or self._port}",
+            port=options.event_port,
+            replay=options.replay,
+            replay_port=options.replay_port,
+            buffer_steps=options.buffer_steps,
+        )
+        return await self._stack.enter_async_context(EventPublisher(wanted, lambda: self.state.pulse.fire()))
 
     async def _pull(self, order: PullOrder) -> tuple[int, ...] | None:
         assert self._side is not None
@@ -180,6 +229,7 @@ class SimulatedPod:
         app.add_routes(
             [
                 *GenerateEndpoints(self.state, side).routes(),
+                *RenderEndpoints(self.state).routes(),
                 *InfoEndpoints(self.state).routes(),
                 *ControlEndpoints(self.state).routes(),
                 *SideServer(self.state).routes(),

@@ -4,6 +4,7 @@ Rule of this room: data and the few counters that are not the engine's. No I/O.
 """
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +12,7 @@ import msgspec
 
 from loadtest.engine.realtime import RealtimeEngine
 from loadtest.engine.transfer import Links
+from loadtest.pod.event_publisher import EventPublisher
 from loadtest.pod.faults import FaultPlan
 from loadtest.pod.generation import PodModel
 from loadtest.pod.journal import Journal
@@ -63,6 +65,12 @@ class PodState:
     transfers: list[Transfer] = field(default_factory=list)
     pulse: Pulse = field(default_factory=Pulse)
     server_load: int = 0
+    events: EventPublisher | None = None
+    scale_out: bool = False
+    """`--enable-scale-out`."""
+    prompt_tokens_details: bool = True
+    """`--enable-prompt-tokens-details`."""
+    started_s: float = field(default_factory=time.time)
 
     @property
     def fingerprint(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from loadtest.pod.errors import bad_request
 
 Message = Mapping[str, Any]
+_TEXT_PARTS = ("text", "input_text", "refusal")
 
 
 def render(
@@ -51,10 +52,17 @@ def _content(message: Message) -> str:
     return text
 
 
+def is_text(message: Message) -> bool:
+    """Whether a message has nothing but text in it."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return all(not isinstance(part, Mapping) or part.get("type", "text") in _TEXT_PARTS for part in parts)
+
+
 def _part(part: Any) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type", "text") if isinstance(part, Mapping) else "?"
-    if kind in ("text", "input_text", "refusal"):
+    if kind in _TEXT_PARTS:
         return str(part.get("text", part.get("refusal", "")))
     raise bad_request(f"At most 0 {kind.removesuffix('_url')}(s) may be provided in one prompt.")

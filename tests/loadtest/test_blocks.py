@@ -59,11 +59,31 @@ def test_a_held_block_is_never_handed_out():
     assert pool.num_free == 2
 
 
-def test_a_taken_name_stays_with_its_first_block():
-    pool = BlockPool(3)
+def test_two_blocks_may_have_one_name_and_the_first_is_found_until_it_goes():
+    told: list[tuple[str, int]] = []
+    pool = BlockPool(2, on_stored=lambda key: told.append(("+", key)), on_removed=lambda key: told.append(("-", key)))
     first, second = filled(pool, [7])[0], filled(pool, [7])[0]
     assert pool.longest_prefix([7]) == [first]
-    assert second.key is None
+    assert pool.num_cached == 1
+    pool.release([first])
+    pool.allocate(1)
+    assert pool.longest_prefix([7]) == [second]
+    assert told == [("+", 7), ("+", 7), ("-", 7)]
+
+
+def test_a_block_without_a_name_is_handed_out_before_any_other():
+    pool = BlockPool(4)
+    pool.release(filled(pool, [1, 2]))
+    named, nameless = filled(pool, [3]), pool.allocate(1) or []
+    pool.release(named + nameless)
+    assert pool.allocate(1) == nameless
+
+
+def test_a_pool_without_caching_names_nothing():
+    pool = BlockPool(2, caching=False)
+    filled(pool, [1])
+    assert pool.longest_prefix([1]) == []
+    assert pool.num_cached == 0
 
 
 def test_names_are_reported_when_they_come_and_go():
@@ -81,6 +101,16 @@ def test_reset_is_refused_while_a_block_is_held():
     pool.release(held)
     assert pool.reset() is True
     assert pool.longest_prefix([1]) == []
+
+
+def test_a_reset_is_told_as_one_thing():
+    told: list[str] = []
+    pool = BlockPool(2, on_removed=lambda key: told.append(f"-{key}"), on_cleared=lambda: told.append("cleared"))
+    pool.release(filled(pool, [1, 2]))
+    pool.reset()
+    assert told == ["cleared"]
+    pool.allocate(2)
+    assert told == ["cleared"], "what was forgotten is not removed again"
 
 
 def test_a_chain_names_each_whole_block_by_all_tokens_before_it():

@@ -241,6 +241,38 @@ async def test_a_killed_decode_pod_loses_no_conversation(
         await starts_anew(gateway, vllm_cluster, next(pod for pod in mortal if pod.url == first))
 
 
+async def test_after_a_restart_nothing_goes_straight_to_a_pod_that_holds_nothing(
+    vllm_cluster: VllmCluster, client: Client, mortal: list[Pod]
+) -> None:
+    """Eight conversations on two decode pods, one killed and started again while they are silent."""
+    salt = uuid.uuid4().hex
+    talks = [Dialogue(Api.CHAT) for _ in range(8)]
+    homes: list[str | None] = []
+    async with gateway_before(vllm_cluster, "local") as gateway:
+
+        async def turn(number: int) -> tuple[str | None, str | None]:
+            talks[number].say(words(f"silent {number} {len(talks[number].messages)}", 80))
+            body = talks[number].body(cache_salt=salt, conversation_id=f"{salt} {number}", return_token_ids=True)
+            told = await client.generate(gateway, Api.CHAT, body)
+            right = await client.generate(
+                vllm_cluster.plain, Api.CHAT, talks[number].body(cache_salt=uuid.uuid4().hex, return_token_ids=True)
+            )
+            assert told.token_ids == right.token_ids
+            talks[number].hear(told.text)
+            return gateway.saw.last.route, gateway.saw.last.answering
+
+        for number in range(len(talks)):
+            homes.append((await turn(number))[1])
+        killed = next(pod for pod in mortal if pod.url == homes[0])
+        assert homes.count(killed.url) < len(homes)
+        killed.kill()
+        await starts_anew(gateway, vllm_cluster, killed)
+        for number, home in enumerate(homes):
+            assert await turn(number) == ("pd" if home == killed.url else "local", home)
+        for number, home in enumerate(homes):
+            assert await turn(number) == ("local", home)
+
+
 async def starts_anew(gateway: WatchedGateway, cluster: VllmCluster, killed: Pod) -> None:
     """Start a killed pod again: the gateway finds another process there, once, whatever tells it so."""
     fleet = gateway.running.gateway.parts.fleet

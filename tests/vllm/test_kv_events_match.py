@@ -18,34 +18,14 @@ import pytest
 from loadtest.pod import SimulatedPod
 from loadtest.pod.probes import LEG_ONE, shape_of, shape_of_answer
 from loadtest.vllm_cpu.pod import Pod
-from tests.loadtest.kv_wire import Batch, Event, listening, replay
-from tests.vllm.support import BLOCK_TOKENS, MODEL, Answer, Client, Json, Reaches, VllmCluster, until
+from tests.loadtest.kv_wire import Batch, Event, Told, listening, replay
+from tests.vllm.support import BLOCK_TOKENS, MODEL, Answer, Client, Json, VllmCluster, until
 
 pytestmark = pytest.mark.vllm
 
 DEADLINE_S = 30.0
 CHEAP_BLOCKS = 1000
 """A cache of more blocks takes too long to fill."""
-
-
-@dataclass
-class Told:
-    """One pod, and how far its events have been read."""
-
-    pod: Reaches
-    endpoint: str
-    replay_endpoint: str
-    topic: str
-    next_number: int = 0
-
-    async def batches(self) -> list[Batch]:
-        """What came since the last time; numbers without a gap, rank 0, the pod's topic."""
-        found = await replay(self.replay_endpoint, self.next_number)
-        assert [batch.number for batch in found] == list(range(self.next_number, self.next_number + len(found)))
-        assert {batch.topic for batch in found} <= {self.topic}
-        assert {(len(batch.fields), batch.fields[2]) for batch in found} <= {(3, 0)}
-        self.next_number += len(found)
-        return found
 
 
 @dataclass
@@ -125,6 +105,11 @@ class Both:
         return expected
 
 
+def _site(client: Client, pods: list[Told], mine: str) -> Site:
+    prefill, decode, plain = pods
+    return Site(client, prefill, decode, plain, mine)
+
+
 def _of_real(pod: Pod) -> Told:
     return Told(pod, pod.spec.event_endpoint, pod.spec.replay_endpoint, pod.spec.event_topic)
 
@@ -146,7 +131,8 @@ async def _blocks(client: Client, cluster: VllmCluster) -> int:
 async def both(vllm_cluster: VllmCluster, client: Client) -> AsyncIterator[Both]:
     real = [_of_real(pod) for pod in (vllm_cluster.prefill, vllm_cluster.decode[0], vllm_cluster.plain)]
     for told in real:
-        told.next_number = (await replay(told.replay_endpoint, 0))[-1].number + 1
+        old = await replay(told.replay_endpoint, 0)
+        told.next_number = old[-1].number + 1 if old else 0
     mine = f"{uuid.uuid4().hex}-"
     # vLLM keeps one block for itself (`null_block`).
     options: dict[str, Any] = {"kv_events": True, "block_size": BLOCK_TOKENS, "model": MODEL}
@@ -156,8 +142,7 @@ async def both(vllm_cluster: VllmCluster, client: Client) -> AsyncIterator[Both]
             await stack.enter_async_context(SimulatedPod(role=role, **options))
             for role in ("prefill", "decode", "replica")
         ]
-        simulated = Site(client, *(_of_simulated(pod) for pod in pods), mine=mine)
-        yield Both(simulated, Site(client, *real, mine=mine))
+        yield Both(_site(client, [_of_simulated(pod) for pod in pods], mine), _site(client, real, mine))
 
 
 @pytest.fixture
@@ -265,9 +250,14 @@ async def test_a_decode_pod_as_producer(both: Both, ids: Ids) -> None:
     async def produce(site: Site) -> Told:
         leg, _ = await site.complete(site.decode, prompt, "s", kv_transfer_params=LEG_ONE)
         offers.append(leg.handover)
+        # Roles are no rule either way: the prefill pod reads (and the decode pod may free its blocks).
+        await site.complete(site.prefill, prompt, "s", kv_transfer_params=leg.handover)
         return site.decode
 
-    await both.say_the_same(produce)
+    async def read(site: Site) -> Told:
+        return site.prefill
+
+    assert await both.say_the_same(produce) == await both.say_the_same(read)
     simulated, real = offers
     assert shape_of(real) == shape_of(simulated)
     assert real["remote_num_tokens"] == simulated["remote_num_tokens"] == 70

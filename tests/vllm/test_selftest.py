@@ -17,7 +17,6 @@ from tests.vllm.support import (
     ask,
     gateway_before,
     until,
-    until_empty,
 )
 
 pytestmark = pytest.mark.vllm
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.vllm
 
 async def test_a_real_decode_pod_passes_its_self_test(vllm_cluster: VllmCluster, client: Client) -> None:
     pods = vllm_cluster.decode
-    await until_empty(client, vllm_cluster.prefill)
     used = [await client.metric(pod, "kv_cache_usage_perc") for pod in pods]
     async with gateway_before(vllm_cluster, "local", selftest=True) as gateway:
         fleet = gateway.running.gateway.parts.fleet
