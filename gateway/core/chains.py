@@ -47,6 +47,13 @@ class Chain(Protocol):
     def reply_follows(self, length: int, head: bytes) -> bool:
         """True when the reply with that head comes right after the prefix of that length."""
 
+    @property
+    def thought(self) -> int:
+        """How much comes before the first reply that came back with its reasoning; -1 when none did."""
+
+    def prefix(self, length: int) -> bytes:
+        """Hash of the prefix of that length, which is one of those that may be an earlier prompt."""
+
     def keeps_thoughts(self, length: int) -> bool:
         """True when the reply right after that prefix came back with its reasoning, and the model gets to see it."""
 
@@ -105,6 +112,13 @@ class MessageChain:
     def reply_follows(self, length: int, head: bytes) -> bool:
         return length < self.length and self._reply_heads[length] == head
 
+    @property
+    def thought(self) -> int:
+        return min(self._thoughts, default=-1)
+
+    def prefix(self, length: int) -> bytes:
+        return self._hashes[length - 1]
+
     def keeps_thoughts(self, length: int) -> bool:
         return length in self._thoughts
 
@@ -130,6 +144,7 @@ class TextChain:
     """
 
     has_replies = True
+    thought = -1
 
     def __init__(
         self,
@@ -169,6 +184,9 @@ class TextChain:
         if self._begins_with_reply is None:
             return True
         return self._begins_with_reply(self._data[length:].decode("utf-8", "ignore"), head)
+
+    def prefix(self, length: int) -> bytes:
+        return self._hash_of(length)
 
     def keeps_thoughts(self, length: int) -> bool:
         return True

@@ -60,6 +60,11 @@ class ConversationStore:
         return list(self._by_key)
 
     @property
+    def links(self) -> Links:
+        """Answers by their id."""
+        return self._links
+
+    @property
     def lengths(self) -> Lengths:
         """Where earlier prompts without joints ended."""
         return self._lengths
@@ -166,6 +171,7 @@ class ConversationStore:
                 total,
                 result.reply_head,
                 reasoned=result.reasoned,
+                thought=chain.thought,
             )
         )
 
@@ -199,8 +205,20 @@ class ConversationStore:
         for length, prompt_hash in chain.prefixes(self._lengths):
             own = [trace for trace in self._by_prompt.get(prompt_hash, ()) if trace.conversation is conversation]
             if own:
-                return max(_shared_tokens(trace, chain, length) for trace in own)
+                return max(self._shared_tokens(trace, chain, length) for trace in own)
         return 0
+
+    def _shared_tokens(self, trace: Trace, chain: Chain, length: int) -> int:
+        """What a prompt that extends that turn's prompt shares with it: the reply too, if it is there as it was made.
+
+        Reasoning that the turn's prompt still showed and this one leaves out ends it there, at an earlier prompt.
+        """
+        if trace.thought >= 0 and not chain.keeps_thoughts(trace.thought):
+            earlier = self._by_prompt.get(chain.prefix(trace.thought))
+            return min(earlier[-1].prompt_tokens, trace.prompt_tokens) if earlier else 0
+        if _goes_on(trace, chain, length) and (not trace.reasoned or chain.keeps_thoughts(length)):
+            return trace.total_tokens
+        return trace.prompt_tokens
 
     def _by_chain(self, chain: Chain, fresh_key: bytes, now_s: float) -> Recognition | None:
         for length, prompt_hash in chain.prefixes(self._lengths):
@@ -228,9 +246,9 @@ class ConversationStore:
             conversation = trace.conversation
             if _is_free_end(trace):
                 self._touch(conversation, now_s)
-                return Recognition(conversation, Kind.NEXT, trace.turn + 1, _shared_tokens(trace, chain, length))
+                return Recognition(conversation, Kind.NEXT, trace.turn + 1, self._shared_tokens(trace, chain, length))
         trace = fitting[0] if fitting else traces[-1]
-        shared_tokens = _shared_tokens(trace, chain, length)
+        shared_tokens = self._shared_tokens(trace, chain, length)
         return self._branch(trace.conversation, trace.turn + 1, shared_tokens, fresh_key, now_s)
 
     def _branch(
@@ -309,13 +327,6 @@ def key_of_id(root: bytes, explicit_id: str) -> bytes:
 def _goes_on(trace: Trace, chain: Chain, length: int) -> bool:
     """True when a prompt shows the very reply of that turn, or one that was not seen, behind the turn's prompt."""
     return trace.reply_head is None or chain.reply_follows(length, trace.reply_head)
-
-
-def _shared_tokens(trace: Trace, chain: Chain, length: int) -> int:
-    """What a prompt that extends that turn's prompt shares with it: the reply too, if it is there as it was made."""
-    if _goes_on(trace, chain, length) and (not trace.reasoned or chain.keeps_thoughts(length)):
-        return trace.total_tokens
-    return trace.prompt_tokens
 
 
 def _is_free_end(trace: Trace) -> bool:

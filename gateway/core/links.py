@@ -34,7 +34,11 @@ class Links:
 
     def add(self, root: bytes, response_id: str, link: Link) -> None:
         """That id was given to the answer of that turn; the oldest of a conversation makes way."""
-        key, conversation = _key(root, response_id), link.conversation
+        self.put(link_key(root, response_id), link)
+
+    def put(self, key: bytes, link: Link) -> None:
+        """The same, by the key that stands for root and id."""
+        conversation = link.conversation
         known = self._links.get(key)
         if known is not None:
             _leave(known.conversation, key)
@@ -46,7 +50,11 @@ class Links:
 
     def find(self, root: bytes, response_id: str) -> Link | None:
         """The turn whose answer has that id."""
-        return self._links.get(_key(root, response_id))
+        return self._links.get(link_key(root, response_id))
+
+    def get(self, key: bytes) -> Link | None:
+        """The same, by the key that stands for root and id."""
+        return self._links.get(key)
 
     def forget(self, conversation: Conversation) -> None:
         """The conversation is gone."""
@@ -55,7 +63,8 @@ class Links:
         conversation.responses = ()
 
 
-def _key(root: bytes, response_id: str) -> bytes:
+def link_key(root: bytes, response_id: str) -> bytes:
+    """What stands for the id of an answer under its root."""
     return xxhash.xxh3_128_digest(root + b"response" + response_id.encode(errors="replace"))
 
 

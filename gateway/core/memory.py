@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.core.conversations import Conversation, ConversationStore, Trace
+from gateway.core.conversations import ConversationStore
+from gateway.core.links import Link
 from gateway.core.pods import Fleet, Pod
 from gateway.core.residency import Residency
+from gateway.core.turns import Conversation, Trace
 
 LOST_EPOCH = -1
 """Epoch of a conversation whose decode pod is another process than the one that served it."""
@@ -39,7 +41,17 @@ class TraceRecord(msgspec.Struct, frozen=True, array_like=True):
     total_tokens: int
     reply_head: bytes | None
     order: int = 0
+    reasoned: bool = False
     continued: bool = False
+    thought: int = -1
+
+
+class LinkRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A `Link`, and the key that stands for the answer's id."""
+
+    key: bytes
+    turn: int
+    tokens: int
 
 
 class ConversationRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -55,7 +67,8 @@ class ConversationRecord(msgspec.Struct, frozen=True, array_like=True):
     recent_outputs: tuple[int, ...]
     prompt_bytes: int
     prompt_tokens: int
-    traces: tuple[TraceRecord, ...]
+    traces: tuple[TraceRecord, ...] = ()
+    links: tuple[LinkRecord, ...] = ()
 
 
 def instance_of(pod: Pod | None) -> str:
@@ -76,10 +89,11 @@ class Memory:
         conversation: Conversation,
         now_s: float,
         traces: Sequence[TraceRecord] | None = None,
+        links: Sequence[LinkRecord] | None = None,
         *,
         just_served: bool = False,
     ) -> ConversationRecord:
-        """A conversation as it is now, with those traces, else with all.
+        """A conversation as it is now, with those traces and links, else with all.
 
         just_served: its turn has this moment ended, so its pod holds all of it, whatever the pod's events still say.
         """
@@ -102,6 +116,7 @@ class Memory:
             conversation.prompt_bytes,
             conversation.prompt_tokens,
             tuple(map(trace_record, conversation.traces) if traces is None else traces),
+            tuple(self.links_of(conversation) if links is None else links),
         )
 
     def revive(self, record: ConversationRecord, now_s: float, key: bytes | None = None) -> Conversation:
@@ -137,6 +152,17 @@ class Memory:
         self.store.put(conversation)
         for trace in record.traces:
             self.store.add_trace(trace_of(trace, conversation))
+        self.put_links(record, conversation)
+
+    def links_of(self, conversation: Conversation) -> list[LinkRecord]:
+        """By which ids its answers can be gone on from, the oldest first."""
+        found = [(key, self.store.links.get(key)) for key in conversation.responses]
+        return [LinkRecord(key, link.turn, link.tokens) for key, link in found if link is not None]
+
+    def put_links(self, record: ConversationRecord, conversation: Conversation) -> None:
+        """Take the links of a record in."""
+        for link in record.links:
+            self.store.links.put(link.key, Link(conversation, link.turn, link.tokens))
 
     def _home(self, url: str, key: bytes) -> Home:
         pod = self._fleet.get(url)
@@ -159,7 +185,9 @@ def trace_record(trace: Trace) -> TraceRecord:
         trace.total_tokens,
         trace.reply_head,
         trace.order,
+        trace.reasoned,
         trace.continued,
+        trace.thought,
     )
 
 
@@ -173,6 +201,8 @@ def trace_of(record: TraceRecord, conversation: Conversation) -> Trace:
         record.prompt_tokens,
         record.total_tokens,
         record.reply_head,
-        record.order,
-        record.continued,
+        order=record.order,
+        continued=record.continued,
+        reasoned=record.reasoned,
+        thought=record.thought,
     )

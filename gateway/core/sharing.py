@@ -13,8 +13,9 @@ import msgspec
 import xxhash
 
 from gateway.core.chains import BLOCK_BYTES, Chain
-from gateway.core.conversations import Conversation, ConversationStore, Kind, Recognition, Trace
+from gateway.core.conversations import ConversationStore
 from gateway.core.memory import ConversationRecord, Memory, TraceRecord, trace_of, trace_record
+from gateway.core.turns import Conversation, Kind, Recognition, Trace
 
 MAX_CANDIDATES = 32
 """Earlier prompts that one question may name, the longest first."""
@@ -51,7 +52,8 @@ class Candidate(msgspec.Struct, frozen=True):
 class Question(msgspec.Struct, frozen=True):
     """What to ask before a request is recognised.
 
-    by_id: the key of the client's own conversation id, if it gave one. blocks: whose ends have to be known first.
+    by_id: the one key to ask for, when the client named its conversation or the answer it goes on from.
+    blocks: whose ends have to be known first.
     known: longest earlier prompt this gateway knows itself; only longer ones are asked for.
     """
 
@@ -60,13 +62,17 @@ class Question(msgspec.Struct, frozen=True):
     known: int
 
 
-def question(store: ConversationStore, conversation_key: bytes | None, chain: Chain | None) -> Question | None:
+def question(
+    store: ConversationStore, conversation_key: bytes | None, chain: Chain | None, link: bytes | None = None
+) -> Question | None:
     """What has to be asked, or None when this gateway knows by itself: it has the turn right before this one, or
     there is none.
 
-    conversation_key: when the client named its conversation. A completions prompt does not show where its earlier
-    turns ended, so it is always asked for.
+    conversation_key: when the client named its conversation. link: when it named the answer it goes on from.
+    A completions prompt does not show where its earlier turns ended, so it is always asked for.
     """
+    if conversation_key is None and link is not None:
+        return None if store.links.get(link) is not None else Question(answer_key(link), (), 0)
     if chain is None:
         return None if conversation_key is None else Question(id_key(conversation_key), (), 0)
     if not chain.has_replies:
@@ -110,32 +116,36 @@ def entry_of(memory: Memory, recognition: Recognition, now_s: float, wall_s: flo
     traces = conversation.traces
     if recognition.kind is Kind.NEXT and len(traces) > 1:
         before = msgspec.structs.replace(trace_record(traces[-2]), continued=True)
-        value = encode(memory.record(conversation, now_s, [before], just_served=True), wall_s)
+        value = encode(memory.record(conversation, now_s, [before], [], just_served=True), wall_s)
         values.update(dict.fromkeys(_keys(traces[-2]), value))
     newest = traces[-1] if traces else None
     turns = [] if newest is None else [trace_record(newest)]
-    value = encode(memory.record(conversation, now_s, turns, just_served=True), wall_s)
+    value = encode(memory.record(conversation, now_s, turns, [], just_served=True), wall_s)
     if newest is not None:
         values.update(dict.fromkeys(_keys(newest), value))
     if named:
         values[id_key(conversation.key)] = value
+    for link in memory.links_of(conversation)[-2:]:
+        values[answer_key(link.key)] = encode(memory.record(conversation, now_s, [], [link], just_served=True), wall_s)
     ends = None if newest is None or newest.joint is None else (ends_key(newest.joint[0]), newest.joint[1])
     return Entry({key: value for key, value in values.items() if len(value) <= MAX_VALUE_BYTES}, ends)
 
 
 def adopt(memory: Memory, record: ConversationRecord, prompt_hash: bytes | None, now_s: float) -> None:
-    """Take in what another gateway knows. prompt_hash: the earlier prompt it was found by; None: by its id."""
+    """Take in what another gateway knows. prompt_hash: the earlier prompt it was found by; None: by an id."""
     record = msgspec.structs.replace(record, age_s=0.0)
     known = memory.store.get(record.key)
     if prompt_hash is None:
         if known is None or record.turn > known.turn:
             _take_over(memory, known, record, record.traces, now_s)
+        elif record.links:
+            memory.put_links(record, known)
         return
     turns = [msgspec.structs.replace(turn, prompt_hash=prompt_hash, order=0) for turn in record.traces[:1]]
     if not turns:
         return
     turn = turns[0]
-    if known is None or turn.turn > known.turn:
+    if known is None or turn.turn > known.turn or turn.turn == known.turn > _newest_turn(known):
         _take_over(memory, known, record, turns, now_s)
         return
     same = next((trace for trace in known.traces if trace.prompt_hash == prompt_hash), None)
@@ -172,6 +182,11 @@ def trace_key(prompt_hash: bytes, reply_head: bytes | None) -> bytes:
 def id_key(conversation_key: bytes) -> bytes:
     """Where a conversation is kept that the client named."""
     return xxhash.xxh3_128_digest(b"id" + conversation_key)
+
+
+def answer_key(link: bytes) -> bytes:
+    """Where a conversation is kept by the id of one of its answers."""
+    return xxhash.xxh3_128_digest(b"answer" + link)
 
 
 def ends_key(block: bytes) -> bytes:
@@ -212,6 +227,11 @@ def _right_before(chain: Chain) -> tuple[int, bytes | None]:
     return 0, None
 
 
+def _newest_turn(conversation: Conversation) -> int:
+    """The last turn this gateway could recognise; the conversation may be known to be further on."""
+    return conversation.traces[-1].turn if conversation.traces else 0
+
+
 def _take_over(
     memory: Memory,
     known: Conversation | None,
@@ -232,3 +252,4 @@ def _take_over(
     for turn in turns:
         if all(trace.prompt_hash != turn.prompt_hash for trace in conversation.traces):
             memory.store.add_trace(trace_of(msgspec.structs.replace(turn, order=0), conversation))
+    memory.put_links(record, conversation)

@@ -17,6 +17,7 @@ class Trace(msgspec.Struct, eq=False):
     reply_head: digest of the reply's first characters, None when it was not seen.
     order: numbers the traces of a store as they came.
     reasoned: some of the reply was reasoning, which later prompts leave out as a rule.
+    thought: the first message of the prompt that had its reasoning with it, -1 for none.
     continued: another gateway has gone on from here, so the next turn that falls on it is a branch.
     """
 
@@ -30,6 +31,7 @@ class Trace(msgspec.Struct, eq=False):
     order: int = 0
     continued: bool = False
     reasoned: bool = False
+    thought: int = -1
 
 
 class Conversation(msgspec.Struct, eq=False):

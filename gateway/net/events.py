@@ -22,7 +22,6 @@ from gateway.net.parts import Parts
 from gateway.net.records import IdleObserver
 from gateway.net.upstream import PodFault
 from gateway.wire.kv_events import (
-    END_OF_REPLAY,
     BadEventError,
     BlockRemoved,
     BlockStored,
@@ -39,6 +38,9 @@ SLICE_S = 0.0003
 """Time for events per turn of the loop; one event more may begin before it is over."""
 
 REPLAY_S = 2.0
+"""For one answer to a replay request."""
+
+REPLAY_ROUNDS = 8
 WAITING_BATCHES = 20_000
 """Live batches kept while a replay runs."""
 
@@ -151,31 +153,41 @@ class Listener:
         """Replay from the first missing sequence number, then what came in meanwhile."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        socket.set_hwm(0)
         try:
             socket.connect(endpoint)
-            async with asyncio.timeout(REPLAY_S):
-                await socket.send_multipart([b"", write_sequence(self.view.next_sequence)])
-                await self._take_replay(socket)
+            for _ in range(REPLAY_ROUNDS):
+                if await self._take_replay(socket):
+                    break
         except (TimeoutError, zmq.ZMQError, BadEventError, IndexError) as error:
             self._parts.observer.fault("kv_replay", self.pod.url, "", type(error).__name__)
         finally:
             socket.close()
         await self._take_waiting()
 
-    async def _take_replay(self, socket: zmq.asyncio.Socket) -> None:
+    async def _take_replay(self, socket: zmq.asyncio.Socket) -> bool:
+        """One round; False when it brought something but not all, and the rest may be asked for again.
+
+        vLLM's socket drops what a reader does not fetch fast enough, without a word, so all is read first.
+        """
         view = self.view
-        if view.next_sequence == 0 and not view.heard:
+        start = view.next_sequence
+        batches: list[tuple[int, bytes]] = []
+        async with asyncio.timeout(REPLAY_S):
+            await socket.send_multipart([b"", write_sequence(start)])
+            while (frames := await socket.recv_multipart()) and (sequence := read_sequence(frames[-2])) >= 0:
+                batches.append((sequence, frames[-1]))
+        if start == 0 and not view.heard and not batches:
             view.complete = True
-        while True:
-            frames = await socket.recv_multipart()
-            sequence = read_sequence(frames[-2])
-            if sequence == END_OF_REPLAY:
-                return
+        for sequence, payload in batches:
             if sequence < view.next_sequence:
                 continue
             if not view.replayed_from(sequence):
+                if view.next_sequence > start:
+                    return False
                 self._lose(view, sequence)
-            await self._apply_slowly(view, sequence, frames[-1])
+            await self._apply_slowly(view, sequence, payload)
+        return True
 
     async def _take_waiting(self) -> None:
         view = self.view

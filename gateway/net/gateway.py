@@ -36,6 +36,7 @@ PASS_THROUGH = {"/tokenize": "POST", "/detokenize": "POST", "/version": "GET"}
 """Paths that any healthy pod may answer, and their method."""
 
 Handler = Callable[[Incoming, Outgoing, RequestRecord], Awaitable[None]]
+MakePage = Callable[[], Page | Awaitable[Page]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +48,18 @@ class _Entry:
 class Gateway:
     """Serves requests with the parts it is given.
 
-    pages: further GET paths, such as /metrics, each a function that makes the page.
+    pages: further GET paths, such as /metrics, each a function that makes the page, now or soon.
     """
 
-    def __init__(self, parts: Parts, pages: Mapping[str, Callable[[], Page]] | None = None) -> None:
+    def __init__(self, parts: Parts, pages: Mapping[str, MakePage] | None = None) -> None:
         self.parts = parts
         self.health = Health(parts)
         self.draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        made = {"/health": self._live, "/ready": self._ready, "/v1/models": self._models, **(pages or {})}
+        made: dict[str, MakePage] = {"/health": self._live, "/ready": self._ready, "/v1/models": self._models}
+        made |= pages or {}
         self._table = {path: _Entry(("GET", "HEAD"), self._page(make)) for path, make in made.items()}
         self._table |= {path: _Entry(("POST",), self._generation(row)) for path, row in ENDPOINTS.items()}
         self._table |= {path: _Entry((method,), self._pass_through) for path, method in PASS_THROUGH.items()}
@@ -141,9 +143,10 @@ class Gateway:
 
         return serve
 
-    def _page(self, make: Callable[[], Page]) -> Handler:
+    def _page(self, make: MakePage) -> Handler:
         async def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
-            page = make()
+            made = make()
+            page = made if isinstance(made, Page) else await made
             record.status, record.outcome = page.status, Outcome.OK
             headers = [("Content-Type", page.content_type), (names.REQUEST_ID, record.request_id)]
             await outgoing.send(page.status, headers, page.body)

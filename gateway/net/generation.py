@@ -17,7 +17,7 @@ from gateway.core.pods import Pod, Seat
 from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Headers, Incoming, Outgoing
-from gateway.net.handover import close_opened, let_go, release
+from gateway.net.handover import close_opened, let_go, refuse_offer, release
 from gateway.net.intake import Intake, take_in
 from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_pod
 from gateway.net.parts import Parts
@@ -31,6 +31,7 @@ from gateway.wire.answers import PrefillAnswer, WholeAnswer, engine_of, rewrite_
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.errors import PodFailedError, PodTimeoutError
 from gateway.wire.fields import Fields, integer_of
+from gateway.wire.readback import on_ids
 from gateway.wire.sse import StreamTap
 from gateway.wire.usage import Usage
 
@@ -64,6 +65,7 @@ class Generation:
         self._prompt_tokens = 1
         self._session_id: str | None = None
         self._rank: int | None = None
+        self._ids: list[int] | None = None
         self._places = PlaceNotes(parts, record)
 
     async def run(self) -> None:
@@ -86,6 +88,8 @@ class Generation:
                 parts.store.finish(intake.recognition, intake.chain, self._result(plan, learned, intake.prompt_bytes))
                 finished = True
                 self._learn(intake, plan, learned.usage)
+                if parts.shared is not None:
+                    parts.shared.publish(intake.recognition, named=intake.named)
         finally:
             if not finished:
                 parts.store.fail(conversation)
@@ -136,7 +140,9 @@ class Generation:
             if plan.prefill is None:
                 self._prefilled = None
             elif self._prefilled is None or not self._handover_unused:
-                self._prefilled = await self._prefill_leg().run(plan.prefill, plan)
+                leg = self._prefill_leg()
+                self._prefilled = await leg.run(plan.prefill, plan)
+                self._ids = leg.ids
                 self._prefilled_by, self._handover_unused = plan.prefill.url, True
             else:
                 self._record.prefill = self._prefilled_by
@@ -159,6 +165,8 @@ class Generation:
         pod = seat.pod
         ask_usage = self._one_choice or pod.url in self._parts.fingerprints
         fields = self._fields
+        if prefilled is not None and self._ids is not None:
+            fields = on_ids(self._endpoint.api, fields, self._ids)
         if self._places.wants_report(pod):
             fields = legs.with_report(fields)
         body = legs.decode_body(fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
@@ -236,6 +244,8 @@ class Generation:
         self._record.ttft_s = time.monotonic() - self._started
         self._count(whole.usage, prefilled)
         self._record.outcome = Outcome.OK
+        if whole.offer is not None:
+            refuse_offer(self._parts, pod, self._incoming, self._record, whole.offer)
         await self._send(Finished(finished.status, finished.headers, whole.body))
         return Learned(whole.usage, whole.reply_head, whole.reasoned)
 

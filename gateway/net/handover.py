@@ -19,6 +19,7 @@ from gateway.net.records import RequestRecord
 from gateway.net.relay import OpenStream
 from gateway.net.upstream import PodFault
 from gateway.wire.legs import release_body
+from gateway.wire.readback import release_params
 
 
 async def let_go(seat: Seat, opening: asyncio.Future[Any], grace_s: float) -> None:
@@ -45,6 +46,18 @@ def close_opened(opening: asyncio.Future[Any]) -> None:
         opened = opening.result()
         if isinstance(opened, OpenStream):
             opened.answer.close()
+
+
+def refuse_offer(parts: Parts, pod: Pod, incoming: Incoming, record: RequestRecord, offer: msgspec.Raw) -> None:
+    """A decode pod with `bidirectional_kv_xfer` keeps a conversation's blocks for a readback (480 s): give them back.
+
+    A readback asks for them when it needs them (`net.readback`), so nothing has to be kept meanwhile. Any other pod
+    passes the word on.
+    """
+    params = release_params(offer)
+    messenger = next((other for other in parts.fleet if other.up and other is not pod), None)
+    if params is not None and messenger is not None:
+        parts.background(release(parts, messenger, incoming, record, params))
 
 
 async def release(parts: Parts, pod: Pod, incoming: Incoming, record: RequestRecord, handover: msgspec.Raw) -> None:

@@ -1,6 +1,7 @@
 """Taking a request in: read it, recognise its conversation, gather what the decision needs.
 
-Rule of this room: everything here is done before a pod is asked, and nothing of it waits but the client's body.
+Rule of this room: everything here is done before a pod is asked. It waits for the client's body, and some milliseconds
+at most for the state that gateways share.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from gateway.core.chains import Chain, MessageChain, TextChain, root_of
-from gateway.core.conversations import Recognition
+from gateway.core.conversations import Recognition, key_of_id
 from gateway.core.decide import Request
 from gateway.core.estimates import prompt_tokens
 from gateway.core.weights import Weights, parse_weights
@@ -24,7 +25,7 @@ from gateway.wire.contract import whole_reason
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.errors import BadRequestError
 from gateway.wire.fields import Fields, integer_of, parse, string_of, value_of
-from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply
+from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply, reply_head
 from gateway.wire.readback import has_only_text
 
 
@@ -35,6 +36,7 @@ class Intake:
     fields: the client's body, less what must not reach a pod.
     prompt_bytes: the size of its prompt, from which its tokens were estimated.
     tenant: who asks, as a hash.
+    named: the client gave its conversation an id.
     """
 
     fields: Fields
@@ -44,6 +46,7 @@ class Intake:
     chain: Chain | None
     recognition: Recognition
     request: Request
+    named: bool
 
     @property
     def session_id(self) -> str:
@@ -64,7 +67,11 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         fields = legs.isolated(fields, credential)
     root = root_of(credential, model, string_of(fields, "cache_salt") or "")
     chain = _chain(root, endpoint.read_prompt(fields))
-    recognition = parts.store.recognise(root, _explicit_id(incoming, fields), chain, secrets.token_bytes(16), now_s)
+    explicit_id = _explicit_id(incoming, fields)
+    if parts.shared is not None:
+        await parts.shared.consult(None if explicit_id is None else key_of_id(root, explicit_id), chain)
+        now_s = time.monotonic()
+    recognition = parts.store.recognise(root, explicit_id, chain, secrets.token_bytes(16), now_s)
     if recognition.parent is not None:
         parts.residency.join(recognition.conversation.key, recognition.parent)
     prompt_bytes = len(bytes(fields.get(endpoint.prompt_field, b"")))
@@ -74,7 +81,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         prompt_tokens=prompt_tokens(recognition, model, prompt_bytes, parts.bytes_per_token),
         whole=whole_reason(endpoint.api, fields),
         output_tokens=_output_tokens(parts, recognition, tenant, fields),
-        rate=parts.rate.per_second(now_s),
+        rate=parts.rate.per_second(now_s) + (parts.shared.others_rate if parts.shared is not None else 0.0),
         weights=weights,
         decode_max_in_flight=parts.settings.decode_max_in_flight,
         min_resident_share=parts.settings.min_resident_share,
@@ -83,7 +90,8 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
     record.stream = legs.wants_stream(fields)
     record.turn, record.kind = recognition.turn, recognition.kind
     record.conversation = recognition.conversation.key.hex()
-    return Intake(legs.without_session(fields), model, tenant, prompt_bytes, chain, recognition, request)
+    named = explicit_id is not None
+    return Intake(legs.without_session(fields), model, tenant, prompt_bytes, chain, recognition, request, named)
 
 
 def _explicit_id(incoming: Incoming, fields: Fields) -> str | None:
@@ -99,7 +107,9 @@ def _chain(root: bytes, prompt: Prompt) -> Chain | None:
             return None
         return MessageChain(root, prompt.digests, prompt.reply_heads, prompt.answers, prompt.thoughts)
     if isinstance(prompt, TextPrompt):
-        return TextChain(root, prompt.data, begins_with_reply if prompt.is_text else None)
+        if not prompt.is_text:
+            return TextChain(root, prompt.data, None)
+        return TextChain(root, prompt.data, begins_with_reply, reply_head)
     return None
 
 

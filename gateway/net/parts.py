@@ -20,6 +20,7 @@ from gateway.core.rates import RequestRate
 from gateway.core.residency import Residency
 from gateway.net.records import Observer
 from gateway.net.settings import GatewaySettings
+from gateway.net.shared import SharedState
 from gateway.net.upstream import PodClient, PodFault
 
 
@@ -33,6 +34,7 @@ class Parts:
     engines: per pod URL the KV connector's engine id, a new one for every process of the pod.
     losses: per pod URL how often nothing listened on its port. explained: how many of them when it was last known
     which process it is; no entry for a pod that was never up.
+    shared: what other gateways know, where there are any.
     suspects: pods whose health is to be looked at now rather than at the next interval.
     """
 
@@ -51,6 +53,7 @@ class Parts:
     engines: dict[str, bytes] = field(default_factory=dict)
     losses: Counter[str] = field(default_factory=Counter)
     explained: dict[str, int] = field(default_factory=dict)
+    shared: SharedState | None = None
     suspects: set[str] = field(default_factory=set)
     suspicion: asyncio.Event = field(default_factory=asyncio.Event)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)

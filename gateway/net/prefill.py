@@ -11,6 +11,7 @@ from dataclasses import replace
 from gateway.core.decide import Plan
 from gateway.core.fallback import Leg
 from gateway.core.pods import Pod, Seat
+from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.handover import release
@@ -23,13 +24,14 @@ from gateway.wire import legs
 from gateway.wire.answers import PrefillAnswer, engine_of, read_prefill
 from gateway.wire.contract import Api
 from gateway.wire.fields import Fields
-from gateway.wire.readback import with_ids
+from gateway.wire.readback import on_ids, with_ids
 
 
 class PrefillLeg:
     """One request's way through P.
 
     seat_tokens: what the request counts for in the load of a pod.
+    ids: the prompt's, once P has read some of it back: D must take the prompt in the same ids.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class PrefillLeg:
         self._fields = fields
         self._session_id = session_id
         self._seat_tokens = seat_tokens
+        self.ids: list[int] | None = None
 
     async def run(self, prefill: Pod, plan: Plan) -> PrefillAnswer:
         """The prefill leg, with the history read from its holder where the plan says so and that works out."""
@@ -59,22 +62,32 @@ class PrefillLeg:
             recalled = await recall.fetch(plan.holder, prefill, plan.resident_tokens)
         except RecallFault as fault:
             self._parts.observer.fault(f"readback_{fault.word}", plan.holder.url, self._record.request_id, str(fault))
-            return await self._ask(prefill)
+            return await self._without_readback(prefill, fault.word)
         try:
             prefilled = await self._ask(prefill, recalled)
+        except PodRejected:
+            self._give_back(prefill, plan.holder, recalled)
+            raise
         except LegFault as failure:
-            self._readback_failed(prefill, plan.holder, recalled, failure.fault)
+            self._readback_failed(prefill, failure.fault)
+            self._give_back(prefill, plan.holder, recalled)
             if failure.fault.process_gone:
                 raise
-            return await self._ask(prefill)
+            return await self._without_readback(prefill, failure.fault.word)
         prefill.reads_back = True
         self._record.holder, self._record.readback_tokens = plan.holder.url, recalled.tokens
+        self.ids = recalled.ids
         if prefilled.handover is None:
             return prefilled
         return replace(prefilled, handover=with_ids(prefilled.handover, recalled.ids))
 
-    def _readback_failed(self, prefill: Pod, holder: Pod, recalled: Recalled, fault: PodFault) -> None:
-        """Give the holder its blocks back; a P that has never read anything is not asked again."""
+    async def _without_readback(self, prefill: Pod, word: str) -> PrefillAnswer:
+        self._record.route = Route.PD
+        self._record.reason = f"{self._record.reason}; but no readback ({word})"
+        return await self._ask(prefill)
+
+    def _readback_failed(self, prefill: Pod, fault: PodFault) -> None:
+        """A P that has never read anything is not asked again."""
         parts, record = self._parts, self._record
         parts.observer.fault(f"readback_{fault.word}", prefill.url, record.request_id, fault.detail)
         if not prefill.reads_back and fault.word == "timeout":
@@ -82,15 +95,21 @@ class PrefillLeg:
             parts.observer.fault(
                 "readback_off", prefill.url, record.request_id, "no readback from now on: is bidirectional_kv_xfer on?"
             )
+
+    def _give_back(self, prefill: Pod, holder: Pod, recalled: Recalled) -> None:
+        """Let the holder free what it kept for a readback that did not come about."""
+        parts = self._parts
         messenger = next((pod for pod in parts.fleet if pod.up and pod not in (holder, prefill)), None)
         if messenger is not None:
-            parts.background(release(parts, messenger, self._incoming, record, recalled.offer))
+            parts.background(release(parts, messenger, self._incoming, self._record, recalled.offer))
 
     async def _ask(self, pod: Pod, recalled: Recalled | None = None) -> PrefillAnswer:
         limit_s = self._parts.settings.timeouts.prefill_s
         fields = self._fields
         body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields)
         if recalled is not None:
+            fields = on_ids(self._api, fields, recalled.ids)
+            body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields)
             body = legs.with_params(body, recalled.params)
             limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
         began = time.monotonic()

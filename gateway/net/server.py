@@ -104,10 +104,13 @@ class HttpServer:
         self._runner = web.ServerRunner(web.Server(self._serve, handler_cancellation=True, access_log=None))
         self._site: web.SockSite | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Bind and listen; returns the port (the kernel's choice when `port` is 0). Raises OSError."""
+    async def start(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Bind and listen; returns the port (the kernel's choice when `port` is 0). Raises OSError.
+
+        shared: other processes of this user listen there too; the kernel spreads connections over all of them.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=4096)
+        listener = socket.create_server((host, port), family=family, backlog=4096, reuse_port=shared)
         await self._runner.setup()
         self._site = web.SockSite(self._runner, listener, backlog=4096)
         await self._site.start()

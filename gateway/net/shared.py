@@ -85,9 +85,9 @@ class SharedState:
         """Wait until the server has every turn told so far."""
         await self._writer.idle()
 
-    async def consult(self, conversation_key: bytes | None, chain: Chain | None) -> None:
+    async def consult(self, conversation_key: bytes | None, chain: Chain | None, link: bytes | None = None) -> None:
         """Before a request is recognised: learn what another gateway did of its conversation, if that may be."""
-        asked = question(self._memory.store, conversation_key, chain)
+        asked = question(self._memory.store, conversation_key, chain, link)
         if asked is None:
             return
         if not self.breaker.allows(time.monotonic()):
@@ -143,18 +143,12 @@ class SharedState:
                 self._count("ask", "again")
                 return await self._first_of(asked, chain, fresh)
         by_key = dict(zip(guess_keys, values[len(asked.blocks) :], strict=True))
-        return any(
-            self._adopt(by_key[key], candidate.prompt_hash)
-            for candidate in guesses
-            for key in candidate.keys
-        )
+        return any(self._adopt(by_key[key], candidate.prompt_hash) for candidate in guesses for key in candidate.keys)
 
     async def _first_of(self, asked: Question, chain: Chain, ends: dict[bytes, set[int]]) -> bool:
         named = [(key, found.prompt_hash) for found in candidates(asked, chain, ends) for key in found.keys]
         values = await self._link.get([key for key, _ in named]) if named else []
-        return any(
-            self._adopt(value, prompt_hash) for value, (_, prompt_hash) in zip(values, named, strict=True)
-        )
+        return any(self._adopt(value, prompt_hash) for value, (_, prompt_hash) in zip(values, named, strict=True))
 
     def _adopt(self, value: bytes | None, prompt_hash: bytes | None) -> bool:
         record = None if value is None else decode(value)
@@ -188,4 +182,3 @@ class SharedState:
                 self.others_rate = 0.0
                 self._count("rate", "error")
             await asyncio.sleep(RATE_EVERY_S)
-

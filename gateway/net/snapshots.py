@@ -121,7 +121,7 @@ class Snapshots:
     """Writes a store to a file every `interval_s`, and once more at `stop`.
 
     on_failure: told why a file could not be written, at most every ten minutes for the same reason.
-    on_written: told (conversations, bytes, seconds) of every file.
+    on_end: told of every write whether it went well. written: (conversations, bytes, seconds) of the last one.
     """
 
     def __init__(
@@ -132,14 +132,15 @@ class Snapshots:
         fleet: Fleet,
         *,
         on_failure: Callable[[str], None],
-        on_written: Callable[[int, int, float], None] = lambda count, size, took: None,
+        on_end: Callable[[bool], None] = lambda well: None,
     ) -> None:
         self.path = path
         self._interval_s = interval_s
         self._memory = memory
         self._fleet = fleet
         self._on_failure = on_failure
-        self._on_written = on_written
+        self._on_end = on_end
+        self.written: tuple[int, int, float] | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self._said: tuple[str, float] | None = None
@@ -188,13 +189,15 @@ class Snapshots:
                 await asyncio.shield(writing)
             except OSError as error:
                 self._complain(error.strerror or str(error))
+                self._on_end(False)
             except asyncio.CancelledError:
                 await asyncio.wait([writing])
                 writing.exception()
                 raise
             else:
                 self._said = None
-                self._on_written(count, sum(map(len, pieces)) + _HEAD.size, time.monotonic() - began_s)
+                self.written = (count, sum(map(len, pieces)) + _HEAD.size, time.monotonic() - began_s)
+                self._on_end(True)
 
     async def _pieces(self) -> AsyncIterator[tuple[bytes, int]]:
         yield _encoder.encode({pod.url: instance_of(pod) for pod in self._fleet}), 0

@@ -13,7 +13,7 @@ from typing import Any
 import uvloop
 
 from gateway.core.pods import Role
-from gateway.ops import explain, logs
+from gateway.ops import explain, logs, workers
 from gateway.ops.config import ConfigError, load
 from gateway.ops.profile import command as profile
 from gateway.ops.serve import serve
@@ -31,7 +31,9 @@ EXIT_BROKEN_PIPE = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    options.given = given
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -61,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
             metavar=setting.metavar,
             help=setting.help if setting.default in ((), None) else f"{setting.help} (default {setting.default})",
         )
+    serving.add_argument("--worker", help=argparse.SUPPRESS)
+    serving.add_argument("--worker-folder", type=Path, help=argparse.SUPPRESS)
     serving.set_defaults(run=_serve)
 
     config = commands.add_parser("config", help="look at a configuration").add_subparsers(
@@ -78,10 +82,18 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace) -> int:
     flags: dict[str, Any] = {setting.key: getattr(options, setting.key) for setting in SETTINGS}
     config = load(options.config, os.environ, flags)
-    logs.set_up(config.log_level)
+    seat = None if options.worker is None else workers.seat_of(options.worker, options.worker_folder)
+    logs.set_up(config.log_level, None if seat is None else seat.number)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config))
+            if seat is not None:
+                runner.run(serve(workers.config_of(config, seat), seat))
+            elif config.workers > 1:
+                if config.policy == "ppd":
+                    open_checked(config.table)
+                return runner.run(workers.supervise(config, options.given))
+            else:
+                runner.run(serve(config))
     except OSError as error:
         print(f"ppd-gateway: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
         return EXIT_ADDRESS

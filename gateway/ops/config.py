@@ -10,7 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ class Config:
     shutdown_grace_s: float
     max_conversations: int
     conversation_ttl_s: float
+    state: str | None = field(repr=False)
+    state_namespace: str
+    state_timeout_s: float
+    state_file: Path | None
+    state_interval_s: float
+    workers: int
     kv_events: bool
     kv_event_endpoints: tuple[tuple[str, str, str | None], ...]
     net: GatewaySettings
@@ -82,6 +88,12 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         shutdown_grace_s=values["shutdown_grace_s"],
         max_conversations=values["conversations.max"],
         conversation_ttl_s=values["conversations.ttl_s"],
+        state=values["state"],
+        state_namespace=values["state_namespace"],
+        state_timeout_s=values["state_timeout_s"],
+        state_file=None if values["state_file"] is None else Path(values["state_file"]),
+        state_interval_s=values["state_interval_s"],
+        workers=_workers(values, sources, fallback),
         kv_events=values["kv_events"] == "auto",
         kv_event_endpoints=_endpoints(values, sources, fallback),
         net=GatewaySettings(
@@ -185,6 +197,13 @@ def _endpoints(
             where = sources.get("kv_event_endpoints", fallback)
             raise ConfigError(f"{where}: kv_event_endpoints: {pod} is none of the pods")
     return tuple(values["kv_event_endpoints"])
+
+
+def _workers(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> int:
+    if values["workers"] > 1 and values["state"] is None:
+        where = sources.get("workers", fallback)
+        raise ConfigError(f'{where}: workers: more than one needs state = "redis://…", which they share')
+    return int(values["workers"])
 
 
 def _weights(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> Weights:

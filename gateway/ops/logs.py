@@ -16,9 +16,10 @@ PODS = logging.getLogger("ppd_gateway.pod")
 MAIN = logging.getLogger("ppd_gateway")
 
 
-def set_up(level: str) -> None:
-    """Log to standard error."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+def set_up(level: str, worker: int | None = None) -> None:
+    """Log to standard error. worker: the number of this process, where there are several."""
+    who = "" if worker is None else f"worker={worker} "
+    logging.basicConfig(level=level.upper(), format=f"%(asctime)s %(levelname)s %(name)s {who}%(message)s")
     logging.getLogger("aiohttp").setLevel("WARNING")
 
 

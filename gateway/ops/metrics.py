@@ -126,6 +126,18 @@ class Metrics:
         self._ledger_room = Gauge(
             "ppd_ledger_room_tokens", "Cache room the ledger has learned for the pod.", ["pod"], registry=registry
         )
+        self._shared_state = Counter(
+            "ppd_shared_state",
+            "What was asked of and told to the shared state, by op (ask, write, rate) and result.",
+            ["op", "result"],
+            registry=registry,
+        )
+        self._state_file = Counter(
+            "ppd_state_file_writes",
+            "Times the conversations were written to state_file.",
+            ["result"],
+            registry=registry,
+        )
         self._conversations = Gauge("ppd_conversations", "Conversations remembered.", registry=registry)
 
     def described(self) -> list[tuple[str, str, tuple[str, ...], str]]:
@@ -142,6 +154,14 @@ class Metrics:
         self._table_changes.labels("taken" if taken else "refused").inc()
         self._table_time.set(datetime.fromisoformat(tables.manifest.created).timestamp())
         self._table_simulated.set(tables.manifest.simulated)
+
+    def shared_state(self, op: str, result: str) -> None:
+        """Something was asked of the shared state, or told to it."""
+        self._shared_state.labels(op, result).inc()
+
+    def state_file(self, written: bool) -> None:
+        """The state file was written, or could not be."""
+        self._state_file.labels("ok" if written else "failed").inc()
 
     def started(self, record: RequestRecord) -> None:
         self._in_flight.inc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
 from gateway.net.events import EventSubscriber
-from gateway.net.gateway import Gateway
+from gateway.net.gateway import Gateway, MakePage
 from gateway.net.parts import Parts
 from gateway.net.records import Observer, RequestRecord
 from gateway.net.server import HttpServer
@@ -23,7 +24,10 @@ from gateway.ops.logs import MAIN, LogObserver
 from gateway.ops.metrics import Metrics
 from gateway.ops.pods_page import pods_page
 from gateway.ops.residency_page import residency_page
+from gateway.ops.scrape import Siblings
+from gateway.ops.state import Keeping, keep
 from gateway.ops.tables import ModelCheck, TableKeeper, open_checked
+from gateway.ops.workers import WorkerSeat
 from gateway.version import VERSION
 from gateway.wire.kv_events import EventSource
 
@@ -68,11 +72,15 @@ class Running:
     url: str
     metrics: Metrics
     keeper: TableKeeper | None
+    keeping: Keeping
 
 
 @asynccontextmanager
-async def running(config: Config, *observers: Observer) -> AsyncIterator[Running]:
-    """Listen, watch the pods, and close everything in the end. Raises OSError, and TableError for a bad table."""
+async def running(config: Config, *observers: Observer, seat: WorkerSeat | None = None) -> AsyncIterator[Running]:
+    """Listen, watch the pods, and close everything in the end. Raises OSError, and TableError for a bad table.
+
+    seat: which worker this is, where there are several.
+    """
     metrics = Metrics()
     tables = open_checked(config.table) if config.policy == "ppd" else None
     policy = POLICIES[config.policy](PolicyOptions(config.threshold_tokens, tables, config.interpolate))
@@ -92,22 +100,29 @@ async def running(config: Config, *observers: Observer) -> AsyncIterator[Running
         subscriber = _subscriber(config, parts)
         if subscriber is not None:
             parts.observer = Observers(parts.observer, subscriber)
-        pages = {
+        keeping = keep(config, parts, metrics)
+        siblings = None
+        if seat is not None:
+            siblings = Siblings(seat.folder, seat.number, seat.count, lambda: metrics.page(parts))
+        pages: dict[str, MakePage] = {
             "/admin/pods": lambda: pods_page(parts.fleet),
             "/admin/residency": lambda: residency_page(parts),
-            "/metrics": lambda: metrics.page(parts),
+            "/metrics": siblings.page if siblings is not None else lambda: metrics.page(parts),
         }
         gateway = Gateway(parts, pages)
         if isinstance(policy, MeasuredTable):
             parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
         server = HttpServer(gateway.handle)
         try:
-            port = await server.start(config.host, config.port)
+            port = await server.start(config.host, config.port, shared=seat is not None)
             gateway.health.start()
+            keeping.start()
             if keeper is not None:
                 keeper.start()
             host = f"[{config.host}]" if ":" in config.host else config.host
-            yield Running(gateway, server, f"http://{host}:{port}", metrics, keeper)
+            if siblings is not None:
+                await siblings.start()
+            yield Running(gateway, server, f"http://{host}:{port}", metrics, keeper, keeping)
         finally:
             if keeper is not None:
                 await keeper.stop()
@@ -116,6 +131,9 @@ async def running(config: Config, *observers: Observer) -> AsyncIterator[Running
                 await subscriber.stop()
             await server.stop()
             await parts.finish_background()
+            if siblings is not None:
+                await siblings.stop()
+            await keeping.stop()
 
 
 def _subscriber(config: Config, parts: Parts) -> EventSubscriber | None:
@@ -136,13 +154,18 @@ def tame_garbage_collector() -> None:
     gc.set_threshold(50_000, 50, 1_000)
 
 
-async def serve(config: Config) -> None:
-    """Serve until SIGINT or SIGTERM, then let the requests in flight end (`shutdown_grace_s`)."""
+async def serve(config: Config, seat: WorkerSeat | None = None) -> None:
+    """Serve until SIGINT or SIGTERM, then let the requests in flight end (`shutdown_grace_s`).
+
+    A worker also ends when its parent is gone, which shows at its standard input.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with running(config) as gateway:
+    if seat is not None:
+        loop.add_reader(sys.stdin.fileno(), stop.set)
+    async with running(config, seat=seat) as gateway:
         counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
         MAIN.info("ppd-gateway %s on %s, policy %s, pods: %s", VERSION, gateway.url, config.policy, counts)
         for warning in config.warnings:
@@ -152,6 +175,8 @@ async def serve(config: Config) -> None:
             loop.add_signal_handler(signal.SIGHUP, gateway.keeper.reload)
         tame_garbage_collector()
         await stop.wait()
+        if seat is not None:
+            loop.remove_reader(sys.stdin.fileno())
         MAIN.info("stopping: %d requests in flight, up to %g s", gateway.gateway.in_flight, config.shutdown_grace_s)
         await gateway.server.stop_accepting()
         if not await gateway.gateway.drain(config.shutdown_grace_s):

@@ -123,6 +123,27 @@ def url(value: Any) -> str:
     return f"{parts.scheme}://{host}{shown}"
 
 
+def state(value: Any) -> str:
+    """A Redis URL. It may hold a password, so no complaint quotes it."""
+    if not isinstance(value, str):
+        raise ValueError("must be a URL like redis://host:6379/0")
+    try:
+        parts = urlsplit(value)
+        fit = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
+        fit = fit and re.fullmatch(r"/?\d*", parts.path) is not None
+    except ValueError:
+        fit = False
+    if not fit or any(c.isspace() for c in value):
+        raise ValueError("must be a URL like redis://host:6379/0 or rediss://user:password@host:6379/0")
+    return value
+
+
+def namespace(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value):
+        raise ValueError("must be up to 64 letters, digits and _.-")
+    return value
+
+
 def several(check: Check, separator: str = ",") -> Check:
     def check_all(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str):
@@ -257,6 +278,12 @@ SETTINGS = (
     Setting("shutdown_grace_s", seconds, 30.0, "how long requests in flight may go on after SIGTERM", "S"),
     Setting("conversations.max", integer(1, 1 << 40), 200_000, "conversations to remember", "N"),
     Setting("conversations.ttl_s", seconds, 3600.0, "forget a conversation after so long without a request", "S"),
+    Setting("state", state, None, "redis://host:port/db or rediss://…, shared by all gateways of the cluster", "URL"),
+    Setting("state_namespace", namespace, "default", "keeps clusters on one server apart", "NAME"),
+    Setting("state_timeout_s", seconds, 0.005, "longest wait of a request for the shared state", "S"),
+    Setting("state_file", text, None, "file to keep the conversations in over a restart", "FILE"),
+    Setting("state_interval_s", seconds, 30.0, "between two writes of state_file", "S"),
+    Setting("workers", integer(1, 256), 1, "processes on one port; more than one needs state", "N"),
     Setting("timeouts.connect_s", seconds, 5.0, "connecting to a pod", "S"),
     Setting("timeouts.prefill_s", seconds, 300.0, "the whole prefill leg", "S"),
     Setting("timeouts.first_byte_s", seconds, 120.0, "first event of a stream from the answering pod", "S"),

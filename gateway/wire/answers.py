@@ -87,6 +87,7 @@ class WholeAnswer:
     """An unstreamed answer as the client gets it, and what it taught the gateway.
 
     reasoned: some of it was reasoning, which the next turn's prompt will not show.
+    offer: the `kv_transfer_params` that the pod put in; they never reach the client.
     """
 
     body: bytes
@@ -94,6 +95,7 @@ class WholeAnswer:
     reply_head: bytes | None
     finish_reason: str | None
     reasoned: bool = False
+    offer: msgspec.Raw | None = None
 
 
 def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
@@ -104,7 +106,7 @@ def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
     fields = _fields(body)
     if fields is None:
         return WholeAnswer(body, None, None, None)
-    usage_raw = fields.get("usage")
+    usage_raw, offer = fields.get("usage"), fields.get("kv_transfer_params")
     changed = False
     for name in HANDOVER_FIELDS:
         if not is_null(fields.get(name)):
@@ -120,6 +122,7 @@ def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
         reply_head=_head(choice) if choice else None,
         finish_reason=choice.finish_reason if choice else None,
         reasoned=(usage is not None and usage.reasoned) or (choice is not None and _shows_reasoning(choice)),
+        offer=None if is_null(offer) else offer,
     )
 
 

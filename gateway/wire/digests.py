@@ -19,7 +19,7 @@ BILLING = "x-anthropic-billing-header"
 """Claude Code's first words: a line that is new in each request, which vLLM takes out of system messages."""
 
 _NOT_SEEN = frozenset({"cache_control", "annotations", "logprobs", "citations", "index", "status"})
-_TEXT_TYPES = frozenset({"text", "input_text", "output_text", "summary_text"})
+_TEXT_TYPES = ("text", "input_text", "output_text")
 
 _sorted_encoder = msgspec.json.Encoder(order="sorted")
 
@@ -30,13 +30,15 @@ def plain_digest(role: str, text: str) -> bytes:
 
 
 def digest(role: object, content: object, *more: object) -> bytes:
-    """The digest (16 bytes) of a message.
+    """The digest (16 bytes) of a message. White space around an answer does not count: many a client trims it.
 
     content: a string or a list of parts. more: whatever else of it the model sees; None is not there.
     """
     if role == "developer":
         role = "system"
     seen = plain_content(content, is_system=role == "system")
+    if isinstance(seen, str) and role == "assistant":
+        seen = seen.strip()
     if isinstance(seen, str) and isinstance(role, str) and not any(more):
         return plain_digest(role, seen)
     return xxhash.xxh3_128_digest(b"\1" + _sorted_encoder.encode([role, seen, *more]))

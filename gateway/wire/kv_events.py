@@ -12,9 +12,6 @@ import xxhash
 _HASH_BITS = (1 << 60) - 1
 """Two digits of a CPython integer: 32 bytes instead of 48. Two of a million blocks collide with chance 5e-7."""
 
-MAX_SEQUENCE = (1 << 63) - 1
-END_OF_REPLAY = -1
-
 
 class BadEventError(ValueError):
     """A message that is no batch of KV events; its text says why and quotes nothing."""
@@ -74,7 +71,7 @@ def read_batch(payload: bytes) -> Batch:
 
 
 def read_sequence(frame: bytes) -> int:
-    """The sequence number of a message, -1 for the end of a replay. Raises BadEventError."""
+    """The sequence number of a message, negative for the end of a replay. Raises BadEventError."""
     if len(frame) != 8:
         raise BadEventError(f"a sequence number has 8 bytes, not {len(frame)}")
     return int.from_bytes(frame, "big", signed=True)

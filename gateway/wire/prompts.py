@@ -32,12 +32,20 @@ class ReplyHeads(Sequence[bytes | None]):
     because of hundreds of messages one or two are looked at.
 
     answers: per message, whether it is an assistant's. messages: the raw list. read: the head of one raw message.
+    places: where each message is in the raw list, if not in its own place.
     """
 
-    def __init__(self, answers: Sequence[bool], messages: msgspec.Raw, read: Callable[[msgspec.Raw], bytes]) -> None:
+    def __init__(
+        self,
+        answers: Sequence[bool],
+        messages: msgspec.Raw,
+        read: Callable[[msgspec.Raw], bytes],
+        places: Sequence[int] | None = None,
+    ) -> None:
         self._answers = answers
         self._messages = messages
         self._read = read
+        self._places = places
         self._split: list[msgspec.Raw] | None = None
         self._known: dict[int, bytes] = {}
 
@@ -50,7 +58,7 @@ class ReplyHeads(Sequence[bytes | None]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[bytes | None]: ...
 
-    def __getitem__(self, index: int | slice) -> bytes | None | Sequence[bytes | None]:
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes | None] | None:
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         if not self._answers[index]:
@@ -59,7 +67,8 @@ class ReplyHeads(Sequence[bytes | None]):
         if head is None:
             if self._split is None:
                 self._split = _raws_decoder.decode(self._messages)
-            head = self._known[index] = self._read(self._split[index])
+            place = index if self._places is None else self._places[index]
+            head = self._known[index] = self._read(self._split[place])
         return head
 
 
@@ -121,7 +130,15 @@ def message_head(text: str, call: str = "") -> bytes:
     said = without_thoughts(text)
     if not call or said[: 4 * REPLY_HEAD_CHARACTERS].strip():
         return reply_head(said)
-    return reply_head("\0" + _ESCAPE.sub(lambda found: chr(int(found[1], 16)), call))
+    return reply_head("\0" + _unescaped(call))
+
+
+def _unescaped(text: str) -> str:
+    """JSON text as a client writes it that keeps letters as they are."""
+    if "\\u" not in text:
+        return text
+    units = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    return units.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def without_thoughts(text: str) -> str:
@@ -143,6 +160,7 @@ def read_messages(fields: Fields) -> MessagesPrompt | None:
         return None
     try:
         messages = _messages_decoder.decode(raw)
+        digests = tuple([_digest(message) for message in messages])
     except (msgspec.DecodeError, RecursionError):
         return None
     thoughts: set[int] = set()
@@ -152,7 +170,6 @@ def read_messages(fields: Fields) -> MessagesPrompt | None:
         elif message.role == "assistant" and (message.reasoning or message.reasoning_content):
             thoughts.add(index)
     answers = tuple([message.role == "assistant" for message in messages])
-    digests = tuple([_digest(message) for message in messages])
     return MessagesPrompt(digests, ReplyHeads(answers, raw, _head_of), answers, frozenset(thoughts))
 
 
@@ -170,7 +187,7 @@ def _digest(message: _Message) -> bytes:
     role, content = message.role, message.content
     more = (message.name, message.tool_call_id, message.tool_calls, message.task, message.tools)
     if more == _NOTHING_MORE and type(content) is str and (role == "user" or role == "assistant"):
-        return plain_digest(role, content)
+        return plain_digest(role, content if role == "user" else content.strip())
     calls = plain_calls(message.tool_calls) if message.tool_calls else None
     return digest(role, content, *more[:2], calls, *more[3:])
 

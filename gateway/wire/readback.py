@@ -173,6 +173,12 @@ def readback_params(recalled: msgspec.Raw, ids: list[int]) -> msgspec.Raw | None
     return msgspec.Raw(join(params))
 
 
+def on_ids(api: Api, fields: Fields, ids: list[int]) -> Fields:
+    """The body with the prompt as ids. Chat takes them in `kv_transfer_params`, completions only as the prompt itself
+    (vllm/renderers/online_renderer.py)."""
+    return {**fields, "prompt": raw(ids)} if api is Api.COMPLETIONS else fields
+
+
 def with_ids(handover: msgspec.Raw, ids: list[int]) -> msgspec.Raw:
     """P's hand-over for D, with the ids it is about. Raises nothing: what is no object stays as it is."""
     try:

@@ -66,7 +66,7 @@ async def listening(publisher: Publisher) -> AsyncIterator[Listening]:
         try:
             await publisher.subscribed()
             if publisher.replay_endpoint:
-                await until(lambda: len(publisher.asked) == 1)
+                await until(lambda: bool(publisher.asked))
             yield Listening(parts, pod, saw, subscriber)
         finally:
             await subscriber.stop()
@@ -103,6 +103,18 @@ async def test_what_was_published_before_is_replayed() -> None:
             await until(lambda: here.tokens() == 48)
             assert here.view.complete
             assert publisher.asked == [0]
+
+
+async def test_a_replay_with_holes_is_asked_for_again() -> None:
+    async with Publisher() as publisher:
+        for number in range(6):
+            await publisher.publish(stored(A, number or None, [number + 1]))
+        publisher.drop_from_replay = {2, 4}
+        async with listening(publisher) as here:
+            await until(lambda: here.tokens() == 96)
+            assert here.view.complete
+            assert publisher.asked == [0, 2]
+            assert here.saw.kinds == []
 
 
 async def test_an_idle_pod_with_a_replay_endpoint_is_known_at_once() -> None:

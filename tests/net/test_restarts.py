@@ -168,6 +168,26 @@ async def test_another_engine_in_d_s_own_answer_is_another_process() -> None:
         assert (seen(w, w.decode[0]).epoch, seen(w, w.prefill[0]).epoch) == (1, 0)
 
 
+async def test_another_engine_has_the_pod_looked_at_now() -> None:
+    async with world(prefill=1, decode=1, **NO_PROBES) as w:
+        parts, pod = w.gateway.parts, seen(w, w.decode[0])
+        parts.met_engine(pod, b"one")
+        parts.met_engine(pod, None)
+        parts.met_engine(pod, b"one")
+        assert (pod.epoch, parts.suspects) == (0, set())
+        parts.met_engine(pod, b"two")
+        assert (pod.epoch, parts.suspects) == (1, {pod.url})
+
+
+async def test_a_restart_that_something_else_told_of_explains_the_closed_port_before_it() -> None:
+    async with world(prefill=1, decode=1, **NO_PROBES) as w:
+        pod = seen(w, w.decode[0])
+        w.gateway.parts.lost(pod, "refused")
+        w.gateway.parts.restarted(pod, "its KV events began anew")
+        await w.gateway.health.look(pod)
+        assert (pod.up, pod.epoch, len(w.watcher.restarts)) == (True, 1, 1)
+
+
 @pytest.mark.parametrize("counted", [True, False])
 async def test_a_replaced_pod_is_introduced_anew(counted: bool) -> None:
     async with world(prefill=1, decode=1, **NO_PROBES) as w:

@@ -14,7 +14,7 @@ import msgspec
 from gateway.net.gateway import Gateway
 from gateway.net.records import IdleObserver, RequestRecord
 from gateway.ops.config import load
-from gateway.ops.serve import running
+from gateway.ops.serve import Running, running
 from gateway.ops.tables import TableKeeper
 from loadtest.pod.simulated import SimulatedPod
 
@@ -108,6 +108,8 @@ class World:
         self.url = ""
         self.gateway: Gateway
         self.keeper: TableKeeper | None = None
+        self.running: Running
+        self.settings: dict[str, Any] = {}
         self._stack = stack
         self._pods: dict[str, AsyncExitStack] = {}
 
@@ -204,5 +206,5 @@ async def world(
         config = load(None, {}, {**settings, **flags})
         running_gateway = await stack.enter_async_context(running(config, watcher))
         made.gateway, made.url = running_gateway.gateway, running_gateway.url
-        made.keeper = running_gateway.keeper
+        made.keeper, made.running, made.settings = running_gateway.keeper, running_gateway, {**settings, **flags}
         yield await made.all_up()

@@ -52,7 +52,11 @@ def vllm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmClust
         directory=tmp_path_factory.mktemp("vllm-pods"),
         bidirectional=[Role.PREFILL],
         connector_options={"kv_lease_duration": LEASE_S},
-        engine_arguments=["--trust-request-chat-template", "--num-gpu-blocks-override", str(NUM_BLOCKS)],
+        engine_arguments=[
+            "--trust-request-chat-template",
+            "--enable-scale-out",
+            *("--num-gpu-blocks-override", str(NUM_BLOCKS)),
+        ],
     ) as cluster:
         yield _ready(cluster)
 

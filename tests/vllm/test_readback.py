@@ -75,11 +75,13 @@ async def told(
 
 
 async def moved(
-    vllm_cluster: VllmCluster, client: Client, api: Api, change: Change, stream: bool
+    vllm_cluster: VllmCluster, client: Client, api: Api, change: Change, stream: bool, *, render: bool = True
 ) -> tuple[Answer, Answer, WatchedGateway]:
     """Two turns on one decode pod, the history changed, the pod drained, a third turn; and the plain pod's answer."""
     dialogue, salt = Dialogue(api), uuid.uuid4().hex
     async with gateway_before(vllm_cluster, "local", readback=True) as gateway:
+        if not render:
+            gateway.running.gateway.parts.renders_nothing.add(vllm_cluster.prefill.url)
         allow(gateway, Role.PREFILL, False)
         for turn, count in ((1, 220), (2, 60)):
             dialogue.say(words(f"readback {api} {turn}", count))
@@ -115,8 +117,13 @@ async def test_a_moved_conversation_is_answered_as_one_plain_vllm_would(
         assert (record.prefill_cached_tokens or 0) >= record.readback_tokens, "P read it instead of computing it"
 
 
-async def test_a_completion_moves_too(vllm_cluster: VllmCluster, client: Client) -> None:
-    answer, right, gateway = await moved(vllm_cluster, client, Api.COMPLETIONS, as_it_is, False)
+@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("render", [True, False], ids=["render", "tokenize"])
+async def test_the_ids_may_come_from_either_endpoint(
+    vllm_cluster: VllmCluster, client: Client, api: Api, render: bool
+) -> None:
+    answer, right, gateway = await moved(vllm_cluster, client, api, as_it_is, False, render=render)
+    assert answer.prompt_token_ids == right.prompt_token_ids
     assert answer.token_ids == right.token_ids
     assert gateway.saw.last.route == "readback"
     assert gateway.saw.last.readback_tokens is not None
