@@ -210,9 +210,12 @@ def _prefers_replica(replica: Pod, prefill: Pod | None, decode: Pod | None, key:
     return least_loaded([decode, replica], key) is replica
 
 
-def _prefill_pod(turn: Turn) -> Pod | None:
-    """The P with the least before it: what is in flight there, and what of this prompt it would have to compute."""
-    pods = turn.fleet.up(Role.PREFILL)
+def _prefill_pod(turn: Turn, *, reads_back: bool = False) -> Pod | None:
+    """The P with the least before it: what is in flight there, and what of this prompt it would have to compute.
+
+    reads_back: only those that can read from another pod, as far as is known.
+    """
+    pods = [pod for pod in turn.fleet.up(Role.PREFILL) if not reads_back or pod.reads_back is not False]
     if turn.recognition.turn < 2 or len(pods) < 2:
         return least_loaded(pods, turn.key)
 
@@ -235,8 +238,8 @@ def _through_prefill(turn: Turn, held: Held, reason: str) -> Plan:
 
 def _readback(turn: Turn, held: Held, answering: Pod, reason: str) -> Plan | None:
     """P reads the history from where it lies; None when that cannot be."""
-    prefill = _prefill_pod(turn)
-    if not turn.request.readback or prefill is None or prefill.reads_back is False or held.pod.role is Role.PREFILL:
+    prefill = _prefill_pod(turn, reads_back=True)
+    if not turn.request.readback or prefill is None or held.pod.role is Role.PREFILL:
         return None
     return Plan(Route.READBACK, prefill, answering, reason, holder=held.pod, resident_tokens=held.tokens)
 

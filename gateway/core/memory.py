@@ -106,7 +106,7 @@ class Memory:
             homes[0] = Home(homes[0].url, homes[0].instance, conversation.context_tokens)
         return ConversationRecord(
             key,
-            round(max(0.0, now_s - conversation.last_seen_s), 1),
+            max(0.0, now_s - conversation.last_seen_s),
             conversation.turn,
             None if conversation.prefill is None else self._home(conversation.prefill, key),
             tuple(homes),

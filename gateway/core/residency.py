@@ -209,10 +209,13 @@ class Residency:
 
 
 def _announced(cache: PodCache, session: bytes) -> Resident | None:
-    """The best rank's answer; None when no rank knows, or one that may hold more does not."""
+    """The best rank's answer; None when no rank has any of it and one does not know."""
     best: Resident | None = None
+    unknown = False
     for rank, view in cache.views.items():
         tokens = view.resident_tokens(session)
-        if tokens is not None and (best is None or tokens > best.tokens):
+        if tokens is None:
+            unknown = True
+        elif best is None or tokens > best.tokens:
             best = Resident(tokens, Source.EVENTS, rank if len(cache.views) > 1 else None)
-    return best
+    return None if unknown and best is not None and best.tokens == 0 else best

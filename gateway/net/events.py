@@ -115,10 +115,7 @@ class Listener:
         view = self.view
         arrival = view.arrival(sequence)
         if arrival is Arrival.RESTART:
-            self._parts.restarted(self.pod, "its KV events began anew")
-            view = self.view
-            view.restart()
-            arrival = view.arrival(sequence)
+            arrival = self._began_anew(sequence)
         if arrival is Arrival.GAP:
             if self.source.replay_endpoint:
                 view.postpone(sequence)
@@ -128,6 +125,12 @@ class Listener:
             self._lose(view, sequence)
         if arrival is not Arrival.OLD:
             yield from self._apply(view, sequence, payload)
+
+    def _began_anew(self, sequence: int) -> Arrival:
+        """The publisher counts from the beginning again: the pod is another process."""
+        self._parts.restarted(self.pod, "its KV events began anew")
+        self.view.restart()
+        return self.view.arrival(sequence)
 
     def _apply(self, view: RankView, sequence: int, payload: bytes) -> Iterator[None]:
         try:
@@ -197,8 +200,7 @@ class Listener:
             if arrival is Arrival.OLD:
                 continue
             if arrival is Arrival.RESTART:
-                view.restart()
-                arrival = view.arrival(sequence)
+                arrival = self._began_anew(sequence)
             if arrival is Arrival.GAP:
                 self._lose(view, sequence)
             await self._apply_slowly(view, sequence, payload)

@@ -18,7 +18,7 @@ class ClientGoneError(Exception):
 
 
 class Incoming(Protocol):
-    """A request as it came in. Header names are matched without case."""
+    """A request as it came in, its body complete. Header names are matched without case."""
 
     @property
     def method(self) -> str: ...
@@ -34,31 +34,45 @@ class Incoming(Protocol):
     @property
     def headers(self) -> Mapping[str, str]: ...
 
+    @property
+    def body(self) -> bytes: ...
+
     def header_items(self) -> Headers:
         """All headers in order, repeated ones too."""
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body. Raises BodyTooLargeError beyond `limit` bytes."""
+
+class Pausable(Protocol):
+    """Something that can be told to stop sending for a while."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
 
 
 class Outgoing(Protocol):
-    """Where the answer goes. Every method raises ClientGoneError when nobody is there any more."""
+    """Where the answer goes. Nothing waits: what the client does not take at once is buffered, and `pace` bounds that.
+
+    Every method raises ClientGoneError when nobody is there any more.
+    """
 
     @property
     def started(self) -> bool:
         """True once a head has been sent: no other answer can follow."""
 
-    async def send(self, status: int, headers: Headers, body: bytes) -> None:
+    def send(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""
 
-    async def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         """The head of a streamed answer."""
 
-    async def write(self, data: bytes) -> None:
-        """A piece of a streamed answer; waits while the client is slower than the pod."""
+    def write(self, data: bytes) -> None:
+        """A piece of a streamed answer."""
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """The streamed answer is complete."""
+
+    def pace(self, source: Pausable | None) -> None:
+        """Pause that source while the client is slower than it; None when there is none any more."""
 
 
 @dataclass(frozen=True, slots=True)

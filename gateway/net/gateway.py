@@ -134,7 +134,7 @@ class Gateway:
             *error.headers.items(),
             (names.REQUEST_ID, record.request_id),
         ]
-        await outgoing.send(error.status, headers, error.body())
+        outgoing.send(error.status, headers, error.body())
 
     def _generation(self, endpoint: Endpoint) -> Handler:
         async def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
@@ -149,15 +149,14 @@ class Gateway:
             page = made if isinstance(made, Page) else await made
             record.status, record.outcome = page.status, Outcome.OK
             headers = [("Content-Type", page.content_type), (names.REQUEST_ID, record.request_id)]
-            await outgoing.send(page.status, headers, page.body)
+            outgoing.send(page.status, headers, page.body)
 
         return serve
 
     async def _pass_through(self, incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
-        body = await incoming.body(self.parts.settings.max_body_bytes)
-        answer = await self._any_pod(incoming, body, record)
+        answer = await self._any_pod(incoming, incoming.body, record)
         record.status, record.outcome = answer.status, Outcome.OK if answer.status < 400 else Outcome.REJECTED
-        await outgoing.send(answer.status, names.to_client(answer.headers, record.request_id), answer.body)
+        outgoing.send(answer.status, names.to_client(answer.headers, record.request_id), answer.body)
 
     async def _any_pod(self, incoming: Incoming, body: bytes, record: RequestRecord) -> Finished:
         parts, limit_s = self.parts, self.parts.settings.timeouts.first_byte_s

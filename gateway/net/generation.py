@@ -293,7 +293,7 @@ class Generation:
 
     async def _send(self, answer: Finished) -> None:
         self._record.status = answer.status
-        await self._outgoing.send(answer.status, self._client_headers(answer.headers), answer.body)
+        self._outgoing.send(answer.status, self._client_headers(answer.headers), answer.body)
 
     def _client_headers(self, headers: Headers) -> Headers:
         record = self._record

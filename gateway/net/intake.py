@@ -56,7 +56,7 @@ class Intake:
 
 async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: RequestRecord) -> Intake:
     """Read and recognise a request. Raises BadRequestError, BodyTooLargeError."""
-    clean = legs.without_handover(parse(await incoming.body(parts.settings.max_body_bytes)))
+    clean = legs.without_handover(parse(incoming.body))
     if clean.removed:
         parts.observer.fault("client_handover", None, record.request_id, f"dropped {', '.join(clean.removed)}")
     fields, now_s = clean.fields, time.monotonic()

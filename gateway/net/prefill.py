@@ -17,7 +17,7 @@ from gateway.net.exchange import Incoming
 from gateway.net.handover import release
 from gateway.net.outcome import Finished, LegFault, PodRejected
 from gateway.net.parts import Parts
-from gateway.net.readback import PROOF_S, Recall, Recalled, RecallFault
+from gateway.net.readback import MIN_TOKENS, PROOF_S, Recall, Recalled, RecallFault
 from gateway.net.records import RequestRecord
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
@@ -55,6 +55,7 @@ class PrefillLeg:
 
     async def run(self, prefill: Pod, plan: Plan) -> PrefillAnswer:
         """The prefill leg, with the history read from its holder where the plan says so and that works out."""
+        self._record.holder = self._record.readback_tokens = None
         if plan.holder is None:
             return await self._ask(prefill)
         recall = Recall(self._parts, self._incoming, self._record, self._api, self._fields, self._session_id)
@@ -63,23 +64,28 @@ class PrefillLeg:
         except RecallFault as fault:
             self._parts.observer.fault(f"readback_{fault.word}", plan.holder.url, self._record.request_id, str(fault))
             return await self._without_readback(prefill, fault.word)
+        must_read = self._must_read(prefill, recalled)
         try:
             prefilled = await self._ask(prefill, recalled)
-        except PodRejected:
+        except (LegFault, PodRejected) as failure:
+            fault = failure.fault if isinstance(failure, LegFault) else PodFault("status", str(failure.answer.status))
+            self._readback_failed(prefill, fault)
             self._give_back(prefill, plan.holder, recalled)
-            raise
-        except LegFault as failure:
-            self._readback_failed(prefill, failure.fault)
-            self._give_back(prefill, plan.holder, recalled)
-            if failure.fault.process_gone:
+            if fault.process_gone:
                 raise
-            return await self._without_readback(prefill, failure.fault.word)
-        prefill.reads_back = True
+            return await self._without_readback(prefill, fault.word)
+        if must_read:
+            prefill.reads_back = True
         self._record.holder, self._record.readback_tokens = plan.holder.url, recalled.tokens
         self.ids = recalled.ids
         if prefilled.handover is None:
             return prefilled
         return replace(prefilled, handover=with_ids(prefilled.handover, recalled.ids))
+
+    def _must_read(self, prefill: Pod, recalled: Recalled) -> bool:
+        """False when P may have so much of it that it need not read, hence proves nothing by answering."""
+        own = self._parts.residency.of(prefill, bytes.fromhex(self._session_id or "")).tokens
+        return own + MIN_TOKENS < recalled.tokens
 
     async def _without_readback(self, prefill: Pod, word: str) -> PrefillAnswer:
         self._record.route = Route.PD
@@ -97,9 +103,11 @@ class PrefillLeg:
             )
 
     def _give_back(self, prefill: Pod, holder: Pod, recalled: Recalled) -> None:
-        """Let the holder free what it kept for a readback that did not come about."""
+        """Let the holder free what it kept for a readback that did not come about. P brings the word if nobody else
+        can."""
         parts = self._parts
-        messenger = next((pod for pod in parts.fleet if pod.up and pod not in (holder, prefill)), None)
+        others = [pod for pod in parts.fleet if pod.up and pod is not holder]
+        messenger = min(others, key=lambda pod: pod is prefill, default=None)
         if messenger is not None:
             parts.background(release(parts, messenger, self._incoming, self._record, recalled.offer))
 

@@ -62,32 +62,34 @@ class StreamEnd:
 
 async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers, token_gap_s: float) -> StreamEnd:
     """Send the opening and everything after it. Raises ClientGoneError; the caller closes the pod's answer."""
-    tap = stream.tap
-    await outgoing.start(stream.answer.status, headers)
+    tap, answer = stream.tap, stream.answer
+    end = StreamEnd(None, stream.first_byte_at)
+    outgoing.start(answer.status, headers)
     if stream.opening:
-        await outgoing.write(stream.opening)
-    last_byte_at = stream.first_byte_at
-    fault = None
-    while not stream.ended:
-        try:
-            chunk = await stream.answer.next_chunk(token_gap_s)
-        except PodFault as error:
-            fault = error
-            break
-        if not chunk:
-            break
+        outgoing.write(stream.opening)
+
+    def pass_on(data: bytes) -> None:
         if not tap.done:
-            last_byte_at = time.monotonic()
-        if out := tap.feed(chunk):
-            await outgoing.write(out)
-    if fault is None and not tap.done:
-        fault = PodFault("reset", "the stream ended without [DONE]")
-    if fault is not None:
-        await outgoing.write(error_event(f"The pod's stream broke ({fault.word}).", "upstream_error", 502))
+            end.last_byte_at = time.monotonic()
+        if out := tap.feed(data):
+            outgoing.write(out)
+
+    if not stream.ended:
+        outgoing.pace(answer)
+        try:
+            await answer.pipe(pass_on, token_gap_s)
+        except PodFault as fault:
+            end.fault = fault
+        finally:
+            outgoing.pace(None)
+    if end.fault is None and not tap.done:
+        end.fault = PodFault("reset", "the stream ended without [DONE]")
+    if end.fault is not None:
+        outgoing.write(error_event(f"The pod's stream broke ({end.fault.word}).", "upstream_error", 502))
     elif rest := tap.finish():
-        await outgoing.write(rest)
-    await outgoing.end()
-    return StreamEnd(fault, last_byte_at)
+        outgoing.write(rest)
+    outgoing.end()
+    return end
 
 
 class _Error(msgspec.Struct):

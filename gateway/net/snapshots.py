@@ -4,7 +4,7 @@ Rule of this room: the file is whole or it is not used. It is made in slices bet
 put in place by rename; when that fails, the old one stays and requests are served as before.
 
 Layout: magic, format version, wall time, length of the rest, checksum; then frames of a length and a MessagePack list.
-The first frame tells the pods' processes (URL → instance), the others hold conversations, least recently used first.
+The first frame tells the pods' processes (URL → instance), the others hold conversations, in no order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import os
 import stat
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def read(path: Path, max_age_s: float, wall_s: float) -> Snapshot | None:
     body = memoryview(data)[_HEAD.size :]
     if len(body) != length:
         raise SnapshotError(f"{path}: torn: {len(body)} of {length} bytes")
-    if _digest(version, written_s, [body]) != digest:
+    hasher = _hasher(version, written_s)
+    hasher.update(body)
+    if hasher.digest() != digest:
         raise SnapshotError(f"{path}: damaged: its checksum does not fit")
     age_s = wall_s - written_s
     if not age_s <= max_age_s:
@@ -91,18 +94,39 @@ def read(path: Path, max_age_s: float, wall_s: float) -> Snapshot | None:
         raise SnapshotError(f"{path}: not readable, though its checksum fits") from None
 
 
-def write(path: Path, pieces: Sequence[bytes], wall_s: float) -> None:
-    """Put a file in place, or leave the old one. Raises OSError."""
+class Body:
+    """The rest of a file, piece by piece."""
+
+    def __init__(self, wall_s: float) -> None:
+        self.pieces: deque[bytes] = deque()
+        self.length = 0
+        self._wall_s = wall_s
+        self._hasher = _hasher(FORMAT, wall_s)
+
+    def add(self, content: object) -> None:
+        """One more frame."""
+        frame = _encoder.encode(content)
+        for piece in (_FRAME.pack(len(frame)), frame):
+            self.pieces.append(piece)
+            self._hasher.update(piece)
+            self.length += len(piece)
+
+    @property
+    def head(self) -> bytes:
+        """What goes before it."""
+        return _HEAD.pack(_MAGIC, FORMAT, self._wall_s, self.length, self._hasher.digest())
+
+
+def write(path: Path, body: Body) -> None:
+    """Put a file in place, or leave the old one; uses the body up. Raises OSError."""
     temporary = path.with_name(f".{path.name}.tmp")
-    length = sum(map(len, pieces))
-    head = _HEAD.pack(_MAGIC, FORMAT, wall_s, length, _digest(FORMAT, wall_s, pieces))
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(head)
-            for piece in pieces:
-                file.write(piece)
+            file.write(body.head)
+            while body.pieces:
+                file.write(body.pieces.popleft())
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -179,12 +203,9 @@ class Snapshots:
         """Write now."""
         async with self._writing:
             began_s, wall_s = time.monotonic(), time.time()
-            pieces: list[bytes] = []
-            count = 0
-            async for piece, conversations in self._pieces():
-                pieces += (_FRAME.pack(len(piece)), piece)
-                count += conversations
-            writing = asyncio.ensure_future(asyncio.to_thread(write, self.path, pieces, wall_s))
+            body = Body(wall_s)
+            count = await self._fill(body)
+            writing = asyncio.ensure_future(asyncio.to_thread(write, self.path, body))
             try:
                 await asyncio.shield(writing)
             except OSError as error:
@@ -196,21 +217,25 @@ class Snapshots:
                 raise
             else:
                 self._said = None
-                self.written = (count, sum(map(len, pieces)) + _HEAD.size, time.monotonic() - began_s)
+                self.written = (count, body.length + _HEAD.size, time.monotonic() - began_s)
                 self._on_end(True)
 
-    async def _pieces(self) -> AsyncIterator[tuple[bytes, int]]:
-        yield _encoder.encode({pod.url: instance_of(pod) for pod in self._fleet}), 0
+    async def _fill(self, body: Body) -> int:
+        """Write everything down, and let others run in between; gives the number of conversations."""
+        body.add({pod.url: instance_of(pod) for pod in self._fleet})
         memory, keys = self._memory, self._memory.store.keys()
+        count = 0
         slice_began_s = time.perf_counter()
         for start in range(0, len(keys), _SLICE_CONVERSATIONS):
             now_s = time.monotonic()
             found = [memory.store.get(key) for key in keys[start : start + _SLICE_CONVERSATIONS]]
             records = [memory.record(known, now_s) for known in found if known is not None and known.turn > 0]
-            yield _encoder.encode(records), len(records)
+            body.add(records)
+            count += len(records)
             if time.perf_counter() - slice_began_s >= _SLICE_S:
                 await asyncio.sleep(0)
                 slice_began_s = time.perf_counter()
+        return count
 
     async def _write_often(self) -> None:
         while True:
@@ -224,11 +249,8 @@ class Snapshots:
             self._on_failure(f"{self.path}: {why}; the old file stays")
 
 
-def _digest(version: int, written_s: float, pieces: Sequence[bytes | memoryview]) -> bytes:
-    hasher = xxhash.xxh3_128(struct.pack("<Hd", version, written_s))
-    for piece in pieces:
-        hasher.update(piece)
-    return hasher.digest()
+def _hasher(version: int, written_s: float) -> xxhash.xxh3_128:
+    return xxhash.xxh3_128(struct.pack("<Hd", version, written_s))
 
 
 def _frames(body: memoryview) -> Iterator[memoryview]:

@@ -1,163 +1,234 @@
-"""Calls to pods.
+"""Calls to pods, over a pool of kept-alive connections.
 
-Rule of this room: every way a pod can fail before it has answered becomes one PodFault with a word for the log;
-what has been sent to a pod once is not sent to it again, except when a kept-alive connection turned out stale.
+Rule of this room: what has been sent to a pod once is not sent to it again, except when a kept-alive connection turned
+out stale before a byte came back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-import time
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
-
-import aiohttp
+import ssl
+from collections import deque
+from urllib.parse import urlsplit
 
 from gateway.net.exchange import Headers
+from gateway.net.fault import PodFault
+from gateway.net.pod_connection import PodConnection, Sink, head_of
+
+__all__ = ["PodAnswer", "PodClient", "PodFault"]
 
 POD_KEEPALIVE_S = 4.0
 """vLLM's HTTP server closes idle connections after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 
 _STALE_WITHIN_S = 1.0
-_LARGE_BODY_BYTES = 1 << 20
 
 
-class PodFault(Exception):
-    """A pod failed.
+class Limit:
+    """Breaks a connection's answer off when it takes too long: in all, or (gap) since its last bytes.
 
-    word: "connect", "reset", "timeout", "malformed".
-    process_gone: True when nothing listens there any more.
-    reached: False when the pod certainly has not seen the request.
+    One timer for as long as it lasts; a gap is looked at when the timer fires, not at every chunk.
     """
 
-    def __init__(self, word: str, detail: str, *, process_gone: bool = False, reached: bool = True) -> None:
-        super().__init__(f"{word}: {detail}")
-        self.word = word
-        self.detail = detail
-        self.process_gone = process_gone
-        self.reached = reached
+    def __init__(self, connection: PodConnection, seconds: float, what: str, *, gap: bool = False) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._what = what
+        self._gap = gap
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(max(0.001, seconds), self._fired)
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _fired(self) -> None:
+        connection = self._connection
+        if self._gap:
+            left = connection.silent_since + self._seconds - self._loop.time()
+            if connection.paused or left > 0:
+                self._timer = self._loop.call_later(self._seconds if connection.paused else left, self._fired)
+                return
+        connection.break_off(PodFault("timeout", f"{self._what} {self._seconds:g} s"))
 
 
-@dataclass(slots=True)
 class PodAnswer:
-    """The head of a pod's answer; its body is read by `read` or piece by piece by `next_chunk`."""
+    """The head of a pod's answer. Its body is read whole (`read`), in pieces (`next_chunk`), or passed on (`pipe`)."""
 
-    status: int
-    headers: Headers
-    content_type: str
-    _response: aiohttp.ClientResponse
+    __slots__ = ("_connection", "_pool", "headers", "status")
+
+    def __init__(self, connection: PodConnection, pool: _Pool) -> None:
+        self._connection: PodConnection | None = connection
+        self._pool: _Pool = pool
+        self.status = connection.status
+        self.headers: Headers = connection.headers
+
+    @property
+    def content_type(self) -> str:
+        """The media type in lower case, without parameters."""
+        for name, value in self.headers:
+            if name.lower() == "content-type":
+                return value.partition(";")[0].strip().lower()
+        return ""
 
     async def read(self, timeout_s: float) -> bytes:
         """The whole body. Raises PodFault."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._response.read()
-        except TimeoutError:
-            self.close()
-            raise PodFault("timeout", f"the body took more than {timeout_s:g} s") from None
-        except aiohttp.ClientError as error:
-            self.close()
-            raise _broken(error) from error
+        connection = self._open()
+        with Limit(connection, timeout_s, "the body took more than"):
+            body = await connection.until_complete()
+        self._give_back()
+        return body
 
     async def next_chunk(self, timeout_s: float) -> bytes:
         """What has arrived, at least a byte; empty at the proper end. Raises PodFault."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._response.content.readany()
-        except TimeoutError:
-            self.close()
-            raise PodFault("timeout", f"silent for more than {timeout_s:g} s") from None
-        except aiohttp.ClientError as error:
-            self.close()
-            raise _broken(error) from error
+        if self._connection is None:
+            return b""
+        with Limit(self._connection, timeout_s, "silent for more than"):
+            data = await self._connection.until_more()
+        if not data:
+            self._give_back()
+        return data
+
+    async def pipe(self, sink: Sink, gap_s: float) -> None:
+        """Hand the rest of the body to `sink` as it comes, until the proper end. Raises PodFault, and what `sink`
+        raises."""
+        if self._connection is None:
+            return
+        with Limit(self._connection, gap_s, "silent for more than", gap=True):
+            await self._connection.pipe(sink)
+        self._give_back()
+
+    def pause(self) -> None:
+        """Let the pod wait."""
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """Let the pod go on."""
+        if self._connection is not None:
+            self._connection.resume()
 
     def close(self) -> None:
         """Close the connection, which makes the pod abort the request. Harmless after the end."""
-        self._response.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if connection.reusable:
+                self._pool.put(connection)
+            else:
+                connection.close()
+
+    def _open(self) -> PodConnection:
+        if self._connection is None:
+            raise PodFault("reset", "the answer was closed")
+        return self._connection
+
+    def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.put(connection)
+
+
+class _Pool:
+    """The connections to one pod. The one used last is used first, so that the others may close."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._tls = tls if parts.scheme == "https" else None
+        self._idle: deque[PodConnection] = deque()
+        self.name = parts.netloc
+
+    def take(self) -> PodConnection | None:
+        """A connection that is still good, as far as can be seen."""
+        oldest = asyncio.get_running_loop().time() - POD_KEEPALIVE_S
+        while self._idle and (self._idle[0].closed or self._idle[0].idle_since < oldest):
+            self._idle.popleft().close()
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+        return None
+
+    def put(self, connection: PodConnection) -> None:
+        """The answer on it is over."""
+        if not connection.reusable:
+            connection.close()
+            return
+        connection.rest()
+        self._idle.append(connection)
+
+    async def dial(self, connect_s: float) -> PodConnection:
+        """A new connection. Raises PodFault."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(connect_s):
+                _, connection = await loop.create_connection(PodConnection, self._host, self._port, ssl=self._tls)
+        except TimeoutError:
+            raise PodFault("connect", f"no connection within {connect_s:g} s", reached=False) from None
+        except OSError as error:
+            gone = isinstance(error, ConnectionRefusedError)
+            raise PodFault("connect", str(error), process_gone=gone, reached=False) from error
+        return connection
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
 
 
 class PodClient:
-    """One connection pool to all pods. Use as an async context manager."""
+    """One pool of connections per pod. Use as an async context manager."""
 
-    def __init__(self, connect_s: float) -> None:
+    def __init__(self, connect_s: float, tls: ssl.SSLContext | None = None) -> None:
         self._connect_s = connect_s
-        self._session: aiohttp.ClientSession | None = None
+        self._tls = tls
+        self._pools: dict[str, _Pool] = {}
+        self._open = False
 
     async def __aenter__(self) -> PodClient:
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_reuseconn.append(_note_reuse)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=POD_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-            trace_configs=[trace],
-            read_bufsize=1 << 18,
-            max_line_size=1 << 16,
-            max_field_size=1 << 16,
-        )
+        self._open = True
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._open = False
+        for pool in self._pools.values():
+            pool.close()
+        await asyncio.sleep(0)
 
     async def call(
         self, method: str, pod_url: str, target: str, headers: Headers, body: bytes, timeout_s: float
     ) -> PodAnswer:
         """Send a request and wait up to `timeout_s` for the head of the answer. Raises PodFault."""
-        for is_last in (False, True):
-            context: dict[str, Any] = {"reused": False}
-            started = time.monotonic()
-            try:
-                async with asyncio.timeout(timeout_s):
-                    response = await self._request(method, pod_url + target, headers, body, context)
-            except TimeoutError as error:
-                if isinstance(error, aiohttp.ConnectionTimeoutError):
-                    raise PodFault("connect", f"no connection within {self._connect_s:g} s", reached=False) from error
-                raise PodFault("timeout", f"no answer within {timeout_s:g} s") from error
-            except aiohttp.ClientConnectorError as error:
-                gone = isinstance(error.os_error, ConnectionRefusedError)
-                raise PodFault("connect", str(error.os_error), process_gone=gone, reached=False) from error
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                quick = time.monotonic() - started < _STALE_WITHIN_S
-                if context["reused"] and quick and not is_last:
-                    continue
-                raise _broken(error) from error
-            except aiohttp.ClientError as error:
-                raise PodFault("malformed", f"{type(error).__name__} before the head was complete") from error
-            return PodAnswer(
-                status=response.status,
-                headers=[(name, value) for name, value in response.headers.items()],
-                content_type=response.content_type,
-                _response=response,
-            )
-        raise AssertionError("unreachable: the second try returns or raises")
-
-    async def _request(
-        self, method: str, url: str, headers: Headers, body: bytes, context: dict[str, Any]
-    ) -> aiohttp.ClientResponse:
-        if self._session is None:
+        if not self._open:
             raise RuntimeError("PodClient is used outside its context")
-        data: Any = io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body or None
-        return await self._session.request(
-            method,
-            url,
-            data=data,
-            headers=headers,
-            allow_redirects=False,
-            trace_request_ctx=context,
-        )
-
-
-async def _note_reuse(
-    session: aiohttp.ClientSession, context: SimpleNamespace, params: aiohttp.TraceConnectionReuseconnParams
-) -> None:
-    context.trace_request_ctx["reused"] = True
-
-
-def _broken(error: aiohttp.ClientError) -> PodFault:
-    return PodFault("reset", type(error).__name__)
+        pool = self._pools.get(pod_url)
+        if pool is None:
+            tls = self._tls or (ssl.create_default_context() if pod_url.startswith("https:") else None)
+            pool = self._pools[pod_url] = _Pool(pod_url, tls)
+        head = head_of(method, pool.name, target, headers, len(body))
+        loop = asyncio.get_running_loop()
+        connection = pool.take()
+        while True:
+            if connection is None:
+                connection = await pool.dial(min(self._connect_s, timeout_s))
+            began = loop.time()
+            try:
+                connection.ask(head, body, bodyless=method == "HEAD")
+                with Limit(connection, timeout_s, "no answer within"):
+                    await connection.until_head()
+                return PodAnswer(connection, pool)
+            except PodFault as fault:
+                connection.close()
+                if connection.used < 2 or fault.word != "reset" or loop.time() - began > _STALE_WITHIN_S:
+                    raise
+                connection = None
+            except BaseException:
+                connection.close()
+                raise

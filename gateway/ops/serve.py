@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
+from gateway.net.connection import Limits
 from gateway.net.events import EventSubscriber
 from gateway.net.gateway import Gateway, MakePage
 from gateway.net.parts import Parts
@@ -112,7 +113,7 @@ async def running(config: Config, *observers: Observer, seat: WorkerSeat | None 
         gateway = Gateway(parts, pages)
         if isinstance(policy, MeasuredTable):
             parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
-        server = HttpServer(gateway.handle)
+        server = HttpServer(gateway.handle, Limits(max_body_bytes=config.net.max_body_bytes))
         try:
             port = await server.start(config.host, config.port, shared=seat is not None)
             gateway.health.start()

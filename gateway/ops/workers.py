@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import shutil
 import signal
 import socket
@@ -78,12 +79,16 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 class Supervisor:
-    """Starts `count` workers and keeps them alive until a signal. `run` gives the exit status."""
+    """Starts the workers and keeps them alive until a signal. `run` gives the exit status.
 
-    def __init__(self, config: Config, arguments: Sequence[str], port: int, folder: Path) -> None:
+    leash: a pipe that nobody writes to; the workers see its end when this process is gone.
+    """
+
+    def __init__(self, config: Config, arguments: Sequence[str], port: int, folder: Path, leash: int) -> None:
         self._config = config
         self._arguments = [*arguments, "--port", str(port), "--worker-folder", str(folder)]
         self._folder = folder
+        self._leash = leash
         self._stopping = asyncio.Event()
         self._status = 0
         self._processes: dict[int, asyncio.subprocess.Process] = {}
@@ -124,7 +129,7 @@ class Supervisor:
             *self._arguments,
             "--worker",
             f"{number}/{self._config.workers}",
-            stdin=asyncio.subprocess.PIPE,
+            stdin=self._leash,
         )
         self._processes[number] = process
         if self._stopping.is_set():
@@ -168,9 +173,12 @@ async def supervise(config: Config, arguments: Sequence[str]) -> int:
         port = int(held.getsockname()[1])
         MAIN.info("ppd-gateway %s: starting %d workers for %s:%d", VERSION, config.workers, config.host, port)
         folder = Path(tempfile.mkdtemp(prefix="ppd-gateway-"))
+        leash, held_end = os.pipe()
         try:
-            status = await Supervisor(config, arguments, port, folder).run()
+            status = await Supervisor(config, arguments, port, folder, leash).run()
         finally:
+            os.close(leash)
+            os.close(held_end)
             shutil.rmtree(folder, ignore_errors=True)
     MAIN.info("all workers have ended")
     return status

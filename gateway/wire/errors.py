@@ -55,6 +55,16 @@ class BodyTooLargeError(ClientVisibleError):
     kind = "invalid_request_error"
 
 
+class HeadersTooLargeError(ClientVisibleError):
+    status = 431
+    kind = "invalid_request_error"
+
+
+class RequestTimeoutError(ClientVisibleError):
+    status = 408
+    kind = "invalid_request_error"
+
+
 class WrongContentTypeError(ClientVisibleError):
     status = 415
     kind = "invalid_request_error"

@@ -18,6 +18,8 @@ HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 NO_MODEL = "ppd-gateway-releases-a-handover"
 """A model no pod has."""
 
+_REPORT_MODE = "kv_cache_report_mode"
+
 _INCLUDE_USAGE = raw({"include_usage": True})
 
 
@@ -32,7 +34,8 @@ class CleanBody:
 def without_handover(fields: Fields) -> CleanBody:
     """Take the client's own hand-over parameters out: they could name another user's blocks.
 
-    vLLM merges `vllm_xargs` into the same dictionary (`to_sampling_params`), so that door is shut as well.
+    vLLM merges `vllm_xargs` into the same dictionary (`to_sampling_params`), so that door is shut as well. There a
+    client could also have its prefix hits announced as if they were new blocks, which the gateway would count.
     """
     removed = [name for name in HANDOVER_FIELDS if name in fields]
     clean = {name: value for name, value in fields.items() if name not in HANDOVER_FIELDS}
@@ -42,7 +45,7 @@ def without_handover(fields: Fields) -> CleanBody:
             inner = msgspec.json.decode(extra, type=Fields)
         except (msgspec.DecodeError, RecursionError):
             inner = {}
-        kept = {name: value for name, value in inner.items() if name not in HANDOVER_FIELDS}
+        kept = {name: value for name, value in inner.items() if name not in (*HANDOVER_FIELDS, _REPORT_MODE)}
         if len(kept) < len(inner):
             clean["vllm_xargs"] = msgspec.Raw(join(kept))
             removed.append("vllm_xargs")
@@ -91,11 +94,10 @@ def with_params(body: bytes, params: msgspec.Raw) -> bytes:
 
 
 def with_report(fields: Fields) -> Fields:
-    """Ask the pod to publish this request's prefix hits as KV events too (vllm/v1/core/kv_cache_manager.py,
-    `kv_cache_report_mode`)."""
+    """Ask the pod to publish this request's prefix hits as KV events too (vllm/v1/core/kv_cache_manager.py)."""
     extra = value_of(fields, "vllm_xargs")
     inner = extra if isinstance(extra, dict) else {}
-    return {**fields, "vllm_xargs": raw({**inner, "kv_cache_report_mode": "full"})}
+    return {**fields, "vllm_xargs": raw({**inner, _REPORT_MODE: "full"})}
 
 
 def decode_body(fields: Fields, handover: msgspec.Raw | None, *, ask_usage: bool) -> bytes:

@@ -84,7 +84,7 @@ class IdsRequest:
 def has_only_text(api: Api, fields: Fields) -> bool:
     """True when the prompt is nothing but text: pods take forwarded token ids for no other."""
     if api is Api.COMPLETIONS:
-        return not flag_of(fields, "echo") and is_null(fields.get("prompt_embeds"))
+        return not flag_of(fields, "echo") and all(is_null(fields.get(name)) for name in ("prompt_embeds", "suffix"))
     messages = value_of(fields, "messages")
     return isinstance(messages, list) and all(map(_is_text, messages))
 
@@ -118,7 +118,9 @@ def tokenize_request(api: Api, fields: Fields) -> IdsRequest | None:
 
 
 def own_ids(fields: Fields) -> list[int] | None:
-    """The ids of a completions prompt that came as ids."""
+    """The ids of a completions prompt that came as ids; None when a field may make others of them (truncation)."""
+    if tokenize_request(Api.COMPLETIONS, fields) is None:
+        return None
     prompt = value_of(fields, "prompt")
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return prompt

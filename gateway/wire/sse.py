@@ -11,8 +11,6 @@ chunk, where it is without usage (vLLM `chat_completion/serving.py` and `complet
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from gateway.wire.fields import Fields, is_null, join
@@ -21,9 +19,6 @@ from gateway.wire.usage import PrefillDetails, Usage, read_usage
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """An event that grows beyond this is passed on in pieces, unread, so that memory stays bounded."""
-
-
-_REASONING = re.compile(rb'"reasoning(?:_content)?":"[^"]')
 
 
 class _Function(msgspec.Struct):
@@ -38,6 +33,8 @@ class _Call(msgspec.Struct):
 
 class _Delta(msgspec.Struct):
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[_Call] | None = None
 
 
@@ -88,6 +85,7 @@ class StreamTap:
         self._is_chat = False
         self._thinks = False
         self._shows_reasoning = False
+        self._head_complete = False
         self._spoke = False
 
     @property
@@ -161,8 +159,6 @@ class StreamTap:
     def _event(self, event: bytes) -> bytes:
         if b'"kv_transfer_params":{' in event:
             event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
-        if not self._shows_reasoning and b'"reasoning' in event:
-            self._shows_reasoning = _REASONING.search(event) is not None
         if b'"usage":{' in event:
             return self._usage_event(event)
         if b'"system_fingerprint":"' in event:
@@ -181,12 +177,15 @@ class StreamTap:
         return self._release() + event
 
     def _may_hold_reply(self, event: bytes) -> bool:
-        """Until the head of the reply is complete: events with text, and those before the pod has said anything."""
+        """Until the head of the reply is complete: events with text, the first one with reasoning, and those before
+        the pod has said anything."""
         if self._thinks:
             return END_OF_THINK.encode() in event
-        if len(self._reply_text) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS:
+        if self._head_complete:
             return False
-        return not self._spoke or b'"content":"' in event or b'"text":"' in event or b'"tool_calls":[' in event
+        if not self._spoke or b'"content":"' in event or b'"text":"' in event or b'"tool_calls":[' in event:
+            return True
+        return not self._shows_reasoning and (b'"reasoning":"' in event or b'"reasoning_content":"' in event)
 
     def _finish_event(self, event: bytes) -> bytes:
         self._spoke = True
@@ -240,9 +239,14 @@ class StreamTap:
 
     def _add_to_head(self, text: str, delta: _Delta | None) -> None:
         self._reply_text += text
-        if delta is None:
-            return
+        if delta is not None:
+            self._read_delta(delta)
+        self._head_complete = len(self._reply_text) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS
+
+    def _read_delta(self, delta: _Delta) -> None:
         self._is_chat = True
+        if delta.reasoning or delta.reasoning_content:
+            self._shows_reasoning = True
         for call in delta.tool_calls or ():
             if call.index == 0 and call.function is not None:
                 self._call_text += (call.function.name or "") + (call.function.arguments or "")

@@ -22,9 +22,15 @@ def head(reply: str) -> bytes:
 
 
 def chat(*messages: str, root: bytes = ROOT) -> MessageChain:
-    """A chat prompt: "a:…" is an assistant's message, everything else is someone else's."""
+    """A chat prompt: "a:…" is an assistant's message, everything else is someone else's.
+
+    "A:…" is the same with its reasoning, which the client sent back.
+    """
+    thoughts = [index for index, message in enumerate(messages) if message.startswith("A:")]
+    messages = tuple("a:" + m[2:] if m.startswith("A:") else m for m in messages)
     digests = [xxhash.xxh3_128_digest(message.encode()) for message in messages]
-    return MessageChain(root, digests, [head(m[2:]) if m.startswith("a:") else None for m in messages])
+    heads = [head(m[2:]) if m.startswith("a:") else None for m in messages]
+    return MessageChain(root, digests, heads, thoughts=thoughts)
 
 
 def text(prompt: str | bytes, root: bytes = ROOT) -> TextChain:
@@ -48,6 +54,7 @@ def result(
     epoch: int = 0,
     route: str = "pd",
     prompt_bytes: int = 0,
+    reasoned: bool = False,
 ) -> TurnResult:
     """A turn that ended well."""
     return TurnResult(
@@ -59,6 +66,7 @@ def result(
         output_tokens=output,
         reply_head=None if reply is None else head(reply),
         prompt_bytes=prompt_bytes,
+        reasoned=reasoned,
     )
 
 

@@ -384,6 +384,14 @@ def test_an_id_without_a_readable_prompt_still_counts_turns(desk: Desk) -> None:
     assert [desk.turn(None, name="c").turn for _ in range(3)] == [1, 2, 3]
 
 
+def test_under_an_id_with_nothing_to_compare_all_is_taken_for_shared(desk: Desk) -> None:
+    first = desk.turn(None, name="c")
+    assert desk.turn(HI_2, name="c").shared_tokens == 120
+    assert desk.turn(None, name="c").shared_tokens == 120
+    assert desk.turn(chat("u:else"), name="c").shared_tokens == 0
+    assert first.shared_tokens == 0
+
+
 def test_two_requests_of_an_id_at_once_are_both_turn_one_of_one_conversation(desk: Desk) -> None:
     one, two = desk.ask(HI, "c"), desk.ask(HI, "c")
     assert (one.turn, two.turn) == (1, 1)

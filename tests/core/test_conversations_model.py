@@ -31,12 +31,17 @@ class Talk:
 
 @dataclass(eq=False)
 class Turn:
-    """The model's trace: a prompt as its list of messages, with what follows."""
+    """The model's trace: a prompt as its list of messages, with what follows.
+
+    prompt_tokens: of it. kept_tokens: that a prompt shares which goes on from the reply.
+    """
 
     talk: Talk
     prompt: tuple[str, ...]
     number: int
     reply: str
+    prompt_tokens: int
+    kept_tokens: int
 
 
 @dataclass
@@ -47,11 +52,11 @@ class Model:
     talks: list[Talk] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
 
-    def recognise(self, prompt: tuple[str, ...], fresh: bytes, now_s: float) -> tuple[Kind, int, Talk]:
+    def recognise(self, prompt: tuple[str, ...], fresh: bytes, now_s: float) -> tuple[Kind, int, int, Talk]:
         self.talks.sort(key=lambda talk: talk.seen_s)
         for talk in [talk for talk in self.talks if now_s - talk.seen_s > TTL_S]:
             self.forget(talk)
-        kind, number, known = self.look_up(prompt)
+        kind, number, shared, known = self.look_up(prompt)
         if known is None:
             known = Talk(fresh, now_s)
             self.talks.append(known)
@@ -61,10 +66,10 @@ class Model:
         while len(self.talks) > MAX_CONVERSATIONS:
             self.forget(self.talks[0])
         known.pending += 1
-        return kind, number, known
+        return kind, number, shared, known
 
-    def look_up(self, prompt: tuple[str, ...]) -> tuple[Kind, int, Talk | None]:
-        """(kind, turn, conversation to go on with, None for a new record)."""
+    def look_up(self, prompt: tuple[str, ...]) -> tuple[Kind, int, int, Talk | None]:
+        """(kind, turn, shared tokens, conversation to go on with, None for a new record)."""
         for length in range(len(prompt), 1, -1):
             alike = [turn for turn in self.turns if turn.prompt == prompt[:length]]
             if not alike:
@@ -73,16 +78,19 @@ class Model:
             if length == len(prompt):
                 had_replies = self.is_text or any(part.startswith("a:") for part in prompt)
                 if not had_replies or last.number == 1:
-                    return Kind.NEW, 1, None
-                if len(alike) == 1 and last.talk.pending == 0 and self.newest(last.talk) is last:
-                    return Kind.REPEAT, last.number, last.talk
-                return Kind.BRANCH, last.number, None
+                    return Kind.NEW, 1, 0, None
+                alone = all(turn.talk is last.talk for turn in alike)
+                if alone and last.talk.pending == 0 and self.newest(last.talk) is last:
+                    return Kind.REPEAT, last.number, last.prompt_tokens, last.talk
+                return Kind.BRANCH, last.number, last.prompt_tokens, None
             fitting = [turn for turn in reversed(alike) if prompt[length] == turn.reply]
             for turn in fitting:
                 if self.newest(turn.talk) is turn and turn.talk.pending == 0:
-                    return Kind.NEXT, turn.number + 1, turn.talk
-            return Kind.BRANCH, (fitting or [last])[0].number + 1, None
-        return Kind.NEW, 1, None
+                    return Kind.NEXT, turn.number + 1, turn.kept_tokens, turn.talk
+            if fitting:
+                return Kind.BRANCH, fitting[0].number + 1, fitting[0].kept_tokens, None
+            return Kind.BRANCH, last.number + 1, last.prompt_tokens, None
+        return Kind.NEW, 1, 0, None
 
     def newest(self, talk: Talk) -> Turn:
         return [turn for turn in self.turns if turn.talk is talk][-1]
@@ -92,17 +100,19 @@ class Model:
         if talk.turn == 0 and talk.pending == 0 and talk in self.talks:
             self.forget(talk)
 
-    def finish(self, talk: Talk, prompt: tuple[str, ...], number: int, reply: str) -> None:
+    def finish(self, new: Turn) -> None:
+        talk = new.talk
         talk.pending -= 1
-        talk.turn = max(talk.turn, number)
+        talk.turn = max(talk.turn, new.number)
         if talk not in self.talks:
             return
-        self.turns = [turn for turn in self.turns if not (turn.talk is talk and turn.prompt == prompt)]
+        same = [turn for turn in self.turns if (turn.talk, turn.prompt, turn.reply) == (talk, new.prompt, new.reply)]
+        self.turns = [turn for turn in self.turns if turn not in same]
         own = [turn for turn in self.turns if turn.talk is talk]
         if len(own) >= MAX_TRACES:
             self.turns.remove(own[0])
-        self.turns.append(Turn(talk, prompt, number, reply))
-        alike = [turn for turn in self.turns if turn.prompt == prompt]
+        self.turns.append(new)
+        alike = [turn for turn in self.turns if turn.prompt == new.prompt]
         if len(alike) > MAX_ALIKE:
             self.turns.remove(alike[0])
 
@@ -176,8 +186,8 @@ class World:
         root = ROOT if user.tenant == "one" else OTHER_TENANT
         got = self.store.recognise(root, None, self.chain(prompt), fresh, self.now_s)
         self.store.begin(got.conversation)
-        kind, number, talk = self.model.recognise(prompt, fresh, self.now_s)
-        assert (got.kind, got.turn, got.conversation.key) == (kind, number, talk.key)
+        kind, number, shared, talk = self.model.recognise(prompt, fresh, self.now_s)
+        assert (got.kind, got.turn, got.shared_tokens, got.conversation.key) == (kind, number, shared, talk.key)
         self.kinds.add(kind)
         user.waiting = (got, talk, prompt)
 
@@ -185,8 +195,12 @@ class World:
         assert user.waiting is not None
         recognition, talk, prompt = user.waiting
         reply = self.reply()
-        self.store.finish(recognition, self.chain(prompt), result(reply if self.is_text else reply[2:]))
-        self.model.finish(talk, prompt, recognition.turn, reply)
+        tokens, output = self.dice.randrange(1000), self.dice.randrange(100)
+        reasoned = not self.is_text and self.dice.random() < 0.3
+        left = result(reply if self.is_text else reply[2:], prompt=tokens, output=output, reasoned=reasoned)
+        self.store.finish(recognition, self.chain(prompt), left)
+        kept = tokens if reasoned else tokens + output
+        self.model.finish(Turn(talk, prompt, recognition.turn, reply, tokens, kept))
         user.screen, user.waiting = (*prompt[1:], reply), None
 
     def fail(self, user: User) -> None:

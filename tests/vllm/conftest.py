@@ -6,12 +6,14 @@ left running. Otherwise the session starts its own and leaves nothing behind.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 
 from loadtest.vllm_cpu import environment
 from loadtest.vllm_cpu.cluster import Cluster
@@ -26,6 +28,11 @@ NUM_BLOCKS = 400
 """KV blocks of a pod: enough for the longest prompt, few enough that tests make it evict."""
 
 STATE_VARIABLE = "LOADTEST_VLLM_STATE"
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop}
+
 
 _left_running: list[Cluster] = []
 """Kept to the end: a process object that is dropped while its process runs is a ResourceWarning."""
