@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol):
         self._broken: ClientVisibleError | None = None
         self._head_bytes = 0
         self._in_head = True
+        self._begun = False
         self._target = b""
         self._items: list[tuple[str, str]] = []
         self._body: list[bytes] = []
@@ -154,9 +155,7 @@ class Connection(asyncio.Protocol):
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fail(BadRequestError("Upgrade and CONNECT are not supported here."))
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail(self._broken or BadRequestError("The request is not valid HTTP/1.1."))
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and self._broken is None:
             self._fail(HeadersTooLargeError("The request's head is too large."))
@@ -195,8 +194,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._head_bytes = 0
         self._target = b""
+        self._begun = True
         if self._task is None:
             self._expect_within(self._host.limits.head_s)
 
@@ -212,6 +211,10 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._parser.should_upgrade():
+            self._refuse(BadRequestError("Upgrade and CONNECT are not supported here."))
+        if self._parser.get_http_version() not in ("1.0", "1.1"):
+            self._refuse(BadRequestError("Only HTTP/1.1 and HTTP/1.0 are spoken here."))
         expects = False
         for name, value in self._items:
             lower = name.lower()
@@ -239,7 +242,7 @@ class Connection(asyncio.Protocol):
             self._parser.get_http_version() != "1.0",
             self._parser.should_keep_alive(),
         )
-        self._in_head = True
+        self._in_head, self._begun = True, False
         self._head_bytes = self._body_bytes = 0
         self._items = []
         if self._task is None:
@@ -299,7 +302,7 @@ class Connection(asyncio.Protocol):
 
     def overdue(self) -> None:
         """The deadline has passed: the client was silent for too long."""
-        if self._full or (self._task is None and self._in_head and self._head_bytes == 0 and not self._items):
+        if self._full or (self._task is None and not self._begun):
             self.abort()
         elif self._task is None:
             self._fail(RequestTimeoutError("The request did not arrive in time."))

@@ -61,9 +61,9 @@ class PrefillLeg:
         recall = Recall(self._parts, self._incoming, self._record, self._api, self._fields, self._session_id)
         try:
             recalled = await recall.fetch(plan.holder, prefill, plan.resident_tokens)
-        except RecallFault as fault:
-            self._parts.observer.fault(f"readback_{fault.word}", plan.holder.url, self._record.request_id, str(fault))
-            return await self._without_readback(prefill, fault.word)
+        except RecallFault as none:
+            self._parts.observer.fault(f"readback_{none.word}", plan.holder.url, self._record.request_id, str(none))
+            return await self._without_readback(prefill, none.word)
         must_read = self._must_read(prefill, recalled)
         try:
             prefilled = await self._ask(prefill, recalled)

@@ -66,9 +66,7 @@ class RedisLink:
 
     async def stop(self) -> None:
         """Close all connections."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        await end(self._asking)
         await self._client.aclose()
 
     def key(self, hashed: bytes) -> bytes:
@@ -191,9 +189,7 @@ class Writer:
         except TimeoutError:
             for _ in range(len(self)):
                 self._count("write", "dropped")
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
 
     async def idle(self) -> None:
         """Wait until nothing waits."""
@@ -233,6 +229,13 @@ class Writer:
                 failures = 0
                 self._in_hand = 0
             self._empty.set()
+
+
+async def end(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task until it is over: the client library swallows a cancellation that meets it while it connects."""
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.05)
 
 
 def _why(error: Exception) -> str:

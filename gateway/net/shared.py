@@ -25,7 +25,7 @@ from gateway.core.sharing import (
     question,
 )
 from gateway.net.breaker import Breaker
-from gateway.net.redis_link import LinkError, RedisLink, Writer
+from gateway.net.redis_link import LinkError, RedisLink, Writer, end
 
 RATE_EVERY_S = 1.0
 _MAX_KNOWN_BLOCKS = 20_000
@@ -70,9 +70,7 @@ class SharedState:
 
     async def stop(self) -> None:
         """Write what is still waiting, if the server takes it at once, and close."""
-        if self._rates is not None:
-            self._rates.cancel()
-            await asyncio.gather(self._rates, return_exceptions=True)
+        await end(self._rates)
         await self._writer.stop()
         await self._link.stop()
 
