@@ -99,6 +99,10 @@ class PodConnection(asyncio.BufferedProtocol):
 
     # ---- httptools
 
+    def on_message_begin(self) -> None:
+        if self.complete:  # an answer behind the answer: what comes next cannot be told apart
+            self.close()
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.has_head:
             self.headers.append((name.decode("latin-1"), value.decode("latin-1")))
@@ -204,6 +208,11 @@ class PodConnection(asyncio.BufferedProtocol):
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def heard(self) -> bool:
+        """True once a byte of the current answer came."""
+        return self._head_bytes > 0
 
     @property
     def reusable(self) -> bool:

@@ -226,7 +226,8 @@ class PodClient:
                 return PodAnswer(connection, pool)
             except PodFault as fault:
                 connection.close()
-                if connection.used < 2 or fault.word != "reset" or loop.time() - began > _STALE_WITHIN_S:
+                stale = connection.used > 1 and not connection.heard and loop.time() - began <= _STALE_WITHIN_S
+                if not stale or fault.word != "reset":
                     raise
                 connection = None
             except BaseException:
