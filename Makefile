@@ -33,6 +33,7 @@ vllm-env: $(VENV)/installed
 	@$(BIN)/python -m loadtest.vllm_cpu env
 
 test: lint
+	@$(BIN)/python -m tests.redis_server
 	@$(BIN)/python -m pytest tests --ignore=tests/vllm -q
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
 

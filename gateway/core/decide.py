@@ -237,9 +237,11 @@ def _through_prefill(turn: Turn, held: Held, reason: str) -> Plan:
 
 
 def _readback(turn: Turn, held: Held, answering: Pod, reason: str) -> Plan | None:
-    """P reads the history from where it lies; None when that cannot be."""
+    """P reads the history from where it lies; None when that cannot be, or when P has it already."""
     prefill = _prefill_pod(turn, reads_back=True)
     if not turn.request.readback or prefill is None or held.pod.role is Role.PREFILL:
+        return None
+    if turn.residency.of(prefill, turn.key).tokens >= held.tokens:
         return None
     return Plan(Route.READBACK, prefill, answering, reason, holder=held.pod, resident_tokens=held.tokens)
 

@@ -41,6 +41,9 @@ REPLAY_S = 2.0
 """For one answer to a replay request."""
 
 REPLAY_ROUNDS = 8
+ASK_AGAIN_S = 5.0
+"""After a pod that is up could not be asked where it publishes."""
+
 WAITING_BATCHES = 20_000
 """Live batches kept while a replay runs."""
 
@@ -295,7 +298,10 @@ class EventSubscriber(IdleObserver):
         return time.time() - max(stamps) if stamps else None
 
     async def _follow(self, pod: Pod) -> None:
-        sources = await self._sources(pod)
+        while (sources := await self._sources(pod)) is None:
+            await asyncio.sleep(ASK_AGAIN_S)
+            if not pod.up:
+                return
         for key in [key for key in self._listeners if key[0] == pod.url and key[1] not in sources]:
             self._close(key)
         if not sources:
@@ -309,7 +315,8 @@ class EventSubscriber(IdleObserver):
                 listener = self._listen(pod, rank, source)
             listener.catch_up()
 
-    async def _sources(self, pod: Pod) -> dict[int, EventSource]:
+    async def _sources(self, pod: Pod) -> dict[int, EventSource] | None:
+        """Where a pod publishes, by DP rank; None when it could not be asked."""
         given = self._endpoints.get(pod.url)
         if given is not None:
             return {0: given}
@@ -321,8 +328,10 @@ class EventSubscriber(IdleObserver):
             finally:
                 answer.close()
             found = read_sources(body) if answer.status == 200 else {}
-        except (PodFault, BadEventError):
+        except BadEventError:
             return {}
+        except PodFault:
+            return None
         host = urlsplit(pod.url).hostname or ""
         return {rank: at_host(source, host) for rank, source in found.items()}
 

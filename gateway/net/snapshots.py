@@ -193,11 +193,11 @@ class Snapshots:
         self._task = asyncio.ensure_future(self._write_often())
 
     async def stop(self) -> None:
-        """Write once more, and end."""
+        """Write once more, and end. A gateway that never came to serve leaves the file as it is."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.save()
+            await self.save()
 
     async def save(self) -> None:
         """Write now."""

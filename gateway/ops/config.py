@@ -7,6 +7,7 @@ that names the key and where it was set, and nothing is started.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -63,9 +64,12 @@ class Config:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is allowed but hardly meant."""
+        found = []
         if self.count(Role.PREFILL) == 0:
-            return ("no prefill pod: every turn runs whole on a decode or replica pod",)
-        return ()
+            found.append("no prefill pod: every turn runs whole on a decode or replica pod")
+        if self.state_file is not None and not os.access(self.state_file.absolute().parent, os.W_OK | os.X_OK):
+            found.append(f"state_file: nothing can be written in {self.state_file.absolute().parent}")
+        return tuple(found)
 
 
 def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Config:

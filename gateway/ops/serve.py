@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import sys
@@ -115,8 +116,13 @@ async def running(config: Config, *observers: Observer, seat: WorkerSeat | None 
             parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
         server = HttpServer(gateway.handle, Limits(max_body_bytes=config.net.max_body_bytes))
         try:
-            port = await server.start(config.host, config.port, shared=seat is not None)
-            gateway.health.start()
+            if seat is None:
+                port = await server.start(config.host, config.port)
+                gateway.health.start()
+            else:
+                gateway.health.start()
+                await _pods_seen(parts, config.net.health.timeout_s)
+                port = await server.start(config.host, config.port, shared=True)
             keeping.start()
             if keeper is not None:
                 keeper.start()
@@ -135,6 +141,14 @@ async def running(config: Config, *observers: Observer, seat: WorkerSeat | None 
             if siblings is not None:
                 await siblings.stop()
             await keeping.stop()
+
+
+async def _pods_seen(parts: Parts, limit_s: float) -> None:
+    """Wait until a decode pod is up: a worker that listens gets its share of the traffic at once."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while not parts.fleet.up(Role.DECODE):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 def _subscriber(config: Config, parts: Parts) -> EventSubscriber | None:
@@ -166,14 +180,16 @@ async def serve(config: Config, seat: WorkerSeat | None = None) -> None:
         loop.add_signal_handler(number, stop.set)
     if seat is not None:
         loop.add_reader(sys.stdin.fileno(), stop.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
     async with running(config, seat=seat) as gateway:
+        if gateway.keeper is not None:
+            loop.add_signal_handler(signal.SIGHUP, gateway.keeper.reload)
         counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
         MAIN.info("ppd-gateway %s on %s, policy %s, pods: %s", VERSION, gateway.url, config.policy, counts)
         for warning in config.warnings:
             MAIN.warning("%s", warning)
         if gateway.keeper is not None:
             gateway.keeper.introduce()
-            loop.add_signal_handler(signal.SIGHUP, gateway.keeper.reload)
         tame_garbage_collector()
         await stop.wait()
         if seat is not None:

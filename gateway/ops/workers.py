@@ -156,9 +156,9 @@ class Supervisor:
             _send(process, signal.SIGTERM)
 
     def _hang_up(self) -> None:
-        """Only the keeper of a table set listens to SIGHUP; others would die of it."""
-        if self._config.policy == "ppd":
-            for process in self._processes.values():
+        """Pass SIGHUP on to the workers that serve; one that is just starting would die of it."""
+        for number, process in self._processes.items():
+            if socket_of(self._folder, number).exists():
                 _send(process, signal.SIGHUP)
 
 

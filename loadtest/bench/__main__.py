@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from loadtest.bench import decision, readback, residency
+from loadtest.bench.proxy import command as proxy
 
 
 def main() -> int:
@@ -15,6 +16,7 @@ def main() -> int:
     decision.add_command(commands)
     readback.add_command(commands)
     residency.add_command(commands)
+    proxy.add_command(commands)
     options = parser.parse_args()
     status: int = options.run(options)
     return status

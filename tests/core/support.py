@@ -101,12 +101,13 @@ def turn(
 
 
 def knowing(recognition: Recognition, of: Fleet) -> Residency:
-    """Pods that hold all of a conversation that they served, unless they were restarted since."""
+    """Pods that hold all of a conversation that they served (P less its last token), unless restarted since."""
     residency, conversation = Residency(), recognition.conversation
     for url in (*conversation.homes, conversation.prefill):
         found = of.get(url)
         if found is not None and found.epoch == conversation.epoch:
-            residency.used(found, conversation.key, recognition.shared_tokens)
+            less = 1 if found.role is Role.PREFILL else 0
+            residency.used(found, conversation.key, max(0, recognition.shared_tokens - less))
     return residency
 
 

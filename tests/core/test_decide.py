@@ -128,7 +128,7 @@ def test_the_policy_is_shown_the_turn_in_numbers() -> None:
 
 
 def test_a_turn_through_p_goes_to_the_prefill_pod_that_has_its_prefix_and_to_the_same_decode_pod() -> None:
-    of = fleet("p0", "p1", "d0", "d1", load={"p1": 999, "d1": 10**6})
+    of = fleet("p0", "p1", "d0", "d1", load={"p1": 998, "d1": 10**6})
     assert short(plan_of(turn(2, prefill="p1", decode="d1"), of, AlwaysPrefill())) == ("pd", "p1", "d1")
 
 
@@ -319,6 +319,14 @@ def test_a_policy_may_choose_readback() -> None:
     assert short(plan) == ("readback", "p0", "d0")
     assert plan.holder is plan.answering
     assert policy.views[0].readback
+
+
+def test_what_p_has_itself_is_not_read_back() -> None:
+    of, recognition = fleet("p0", "d0", "d1"), turn(2)
+    of.set_draining(pod(of, "d0"), True)
+    residency = knowing(recognition, of)
+    residency.used(pod(of, "p0"), recognition.conversation.key, 1000)
+    assert short(plan_of(recognition, of, request=READABLE, residency=residency)) == ("pd", "p0", "d1")
 
 
 @pytest.mark.parametrize("why", ["the operator said no", "P cannot", "no P"])

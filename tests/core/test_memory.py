@@ -150,6 +150,23 @@ def test_answers_can_still_be_gone_on_from_by_their_id() -> None:
     assert (found.kind, found.turn, found.conversation.key) == (Kind.NEXT, 2, key(1))
 
 
+def test_turns_with_the_same_prompt_keep_their_order_whichever_conversation_was_used_last() -> None:
+    before = memory()
+    for number, reply in ((1, "first"), (2, "second")):
+        found = before.store.recognise(ROOT, None, chat("hi"), key(number), float(number))
+        before.store.begin(found.conversation)
+        before.store.finish(found, chat("hi"), result(reply))
+    on = before.store.recognise(ROOT, None, chat("hi", "a:first", "more"), key(3), 3.0)
+    assert on.conversation.key == key(1)
+    after = memory()
+    for record in written(before, 4.0):
+        after.put_back(record, 4.0)
+    after.store.sort_alike()
+    for kept in (before, after):
+        found = kept.store.recognise(ROOT, None, chat("hi", "a:something else", "more"), key(4), 4.0)
+        assert (found.kind, found.parent) == (Kind.BRANCH, key(2)), "off the one that came last"
+
+
 def test_a_record_without_pods_is_put_back_too() -> None:
     after = memory()
     after.put_back(ConversationRecord(key(1), 0.0, 1, Home("p0", "a", 10), (), 10, None, (), 0, 0), 0.0)

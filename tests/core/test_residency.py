@@ -316,4 +316,3 @@ def test_a_conversation_that_is_over_is_forgotten_everywhere() -> None:
     assert residency.of(second, A) == Resident(0, LEDGER)
     assert residency.of(second, B) == Resident(30, LEDGER)
     assert view.resident_blocks == 3, "its blocks are on the pod nevertheless"
-

@@ -141,6 +141,28 @@ def test_turns_that_another_gateway_went_on_from_are_branched_off(pair: Pair) ->
     assert (found.kind, found.turn, found.conversation.key) == (Kind.NEXT, 3, key(1))
 
 
+def test_an_early_turn_is_branched_off_at_a_gateway_that_came_in_later(pair: Pair) -> None:
+    one, other = pair
+    one.turn(chat("q1"), "r1", fresh=1)
+    one.turn(chat("q1", "a:r1", "q2"), "r2")
+    other.turn(chat("q1", "a:r1", "q2", "a:r2", "q3"), "r3")
+    found = other.turn(chat("q1", "a:r1", "instead"), "x", fresh=2)
+    assert (found.kind, found.turn, found.parent) == (Kind.BRANCH, 2, key(1))
+    on = other.turn(chat("q1", "a:r1", "q2", "a:r2", "q3", "a:r3", "q4"), "r4", fresh=3)
+    assert (on.kind, on.turn, on.conversation.key) == (Kind.NEXT, 4, key(1))
+
+
+def test_only_turns_newer_than_those_known_here_are_asked_for(pair: Pair) -> None:
+    one, other = pair
+    one.turn(chat("q1"), "r1", fresh=1)
+    other.turn(chat("q1", "a:r1", "q2"), "r2")
+    chain = chat("q1", "a:r1", "q2", "a:r2", "q3")
+    asked = question(one.store, None, chain)
+    assert asked is not None
+    prompts = [candidate.prompt_hash for candidate in candidates(asked, chain, {})]
+    assert prompts == [chain.whole, chat("q1", "a:r1", "q2").whole]
+
+
 def test_two_gateways_that_finish_one_turn_differently_make_two_conversations_of_it(pair: Pair) -> None:
     one, other = pair
     one.turn(chat("q1"), "r1", fresh=1)

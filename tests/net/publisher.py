@@ -17,7 +17,7 @@ class Publisher:
     """An XPUB (so that a subscription can be waited for) and a ROUTER for replays, on ports of the kernel's choice.
 
     kept: batches that a replay can bring, as (sequence number, payload). drop_from_replay: those that the next replay
-    leaves out, once, as vLLM's does when its reader is slow.
+    leaves out, once, as vLLM's does when its reader is slow. answers: False to leave replay requests unanswered.
     """
 
     def __init__(self, *, replay: bool = True) -> None:
@@ -33,6 +33,7 @@ class Publisher:
         self.kept: list[tuple[int, bytes]] = []
         self.asked: list[int] = []
         self.drop_from_replay: set[int] = set()
+        self.answers = True
         self._answering: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -73,6 +74,8 @@ class Publisher:
         while True:
             who, _, start = await router.recv_multipart()
             self.asked.append(int.from_bytes(start, "big"))
+            if not self.answers:
+                continue
             for sequence, payload in self.kept:
                 if sequence in self.drop_from_replay:
                     self.drop_from_replay.discard(sequence)

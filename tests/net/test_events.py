@@ -14,6 +14,7 @@ from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import AlwaysLocal
 from gateway.core.views import RankView
+from gateway.net import events
 from gateway.net.events import EventSubscriber, at_host
 from gateway.net.parts import Parts
 from gateway.net.records import IdleObserver
@@ -192,6 +193,25 @@ async def test_a_restart_found_elsewhere_empties_the_view_and_the_next_event_fil
         assert here.pod.epoch == 1
 
 
+async def test_a_restart_in_the_middle_of_a_replay_is_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "REPLAY_S", 0.3)
+    async with Publisher() as publisher, listening(publisher) as here:
+        await publisher.publish(stored(A, None, [1, 2]))
+        await until(lambda: here.tokens() == 32)
+        publisher.answers = False
+        await publisher.publish(lose=True)
+        await publisher.publish(stored(A, 2, [3]))
+        await until(lambda: publisher.asked == [0, 1])
+        publisher.restart()
+        await publisher.publish(stored(B, None, [1]))
+        await until(lambda: here.tokens(B) == 16)
+        assert here.tokens() == 0
+        assert here.pod.epoch == 1
+        assert here.saw.restarts == ["its KV events began anew"]
+        assert here.saw.kinds == ["kv_replay", "kv_events_lost"]
+        assert here.view.complete
+
+
 @pytest.mark.parametrize(
     "frames",
     [
@@ -239,9 +259,33 @@ async def test_a_flood_of_events_leaves_the_loop_to_others() -> None:
 
 async def test_a_pod_that_publishes_nothing_any_more_has_no_view() -> None:
     async with Publisher() as publisher, listening(publisher) as here:
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            await writer.wait_closed()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            here.pod.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            here.subscriber._listeners = {(here.pod.url, 0): here.subscriber._listeners[D, 0]}
+            here.parts.residency.view(here.pod, 0)
+            here.subscriber.pod_up(here.pod)
+            await until(lambda: not here.parts.residency.cache(here.pod).views)
+            assert here.subscriber._listeners == {}
+
+
+async def test_a_pod_that_could_not_be_asked_where_it_publishes_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.net.events.ASK_AGAIN_S", 0.01)
+    async with Publisher() as publisher, listening(publisher) as here:
+        given = dict(here.subscriber._endpoints)
         here.subscriber._endpoints.clear()  # now it is asked, and nothing listens there
         here.subscriber.pod_up(here.pod)
-        await until(lambda: not here.parts.residency.cache(here.pod).views)
+        await publisher.publish(stored(A, None, [1]))
+        await until(lambda: here.tokens() == 16)
+        here.subscriber._endpoints.update(given)
+        await until(lambda: not here.subscriber._tasks)
+        assert here.tokens() == 16, "the view that was there is kept"
 
 
 def test_a_wildcard_endpoint_is_reached_at_the_pods_host() -> None:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from gateway.core.policies import Choice, Policy, TurnView
 from gateway.net.breaker import FAILURES, OPEN_S
 from gateway.net.redis_link import RedisLink
 from tests.net.cluster import Cluster, Talker, another, cluster, needs_server
@@ -150,10 +151,29 @@ async def test_gateways_add_up_their_rates() -> None:
                 await asyncio.sleep(0.02)
         assert 1 < other.shared.others_rate <= 20
         assert one.shared.others_rate == pytest.approx(0.0)
+        spy = Spy(other.running.gateway.parts.policy)
+        other.running.gateway.parts.policy = spy
+        heard = other.shared.others_rate
+        await talkers[0].say(other, f"{LONG} second")
+        own = other.running.gateway.parts.rate.per_second(time.monotonic())
+        assert own < 2
+        assert spy.views[0].rate > heard > 1, "its own are few; most of the rate is the other gateway's"
         await server.kill()
         async with asyncio.timeout(5):
             while other.shared.others_rate:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+
+
+class Spy:
+    """A policy that keeps what it was shown."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.views: list[TurnView] = []
+
+    def choose(self, view: TurnView) -> Choice:
+        self.views.append(view)
+        return self._policy.choose(view)
 
 
 @pytest.mark.parametrize("how", ["killed", "hanging"])

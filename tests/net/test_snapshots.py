@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from gateway.core.memory import Memory
 from gateway.core.residency import Residency
 from gateway.net import snapshots
 from gateway.net.snapshots import SnapshotError, Snapshots, read
+from gateway.ops.config import load
+from gateway.ops.serve import running
 from tests.core.support import ROOT, chat, key, result
 from tests.core.test_memory import pods
 from tests.net.cluster import Member, Talker, another
@@ -39,6 +43,10 @@ def keeping(path: Path, conversations: int = 0) -> tuple[Snapshots, Memory, list
 async def test_what_is_saved_is_restored(tmp_path: Path) -> None:
     path = tmp_path / "state"
     before, _, _ = keeping(path, 1000)
+    await before.save()
+    assert path.stat().st_mode & 0o777 == 0o600
+    (tmp_path / ".state.tmp").write_text("left behind by one that was killed")
+    (tmp_path / ".state.tmp").chmod(0o644)
     await before.save()
     assert path.stat().st_mode & 0o777 == 0o600
     assert before.written is not None
@@ -186,9 +194,15 @@ async def test_a_folder_that_is_not_there_is_said_and_no_more(tmp_path: Path) ->
     assert said == [f"{tmp_path}/nowhere/state: No such file or directory; the old file stays"]
 
 
-async def test_others_run_while_a_large_store_is_written_down(tmp_path: Path) -> None:
+async def test_others_run_while_a_large_store_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, _, _ = keeping(tmp_path / "state", 5000)
-    longest_s, last_s, turns = 0.0, time.thread_time(), 0
+    longest_s, last_s, turns, turns_before_the_disk = 0.0, time.thread_time(), 0, 0
+
+    def to_disk(*_: object) -> None:
+        nonlocal turns_before_the_disk
+        turns_before_the_disk = turns
+
+    monkeypatch.setattr(snapshots, "write", to_disk)
 
     async def others() -> None:
         nonlocal longest_s, last_s, turns
@@ -197,12 +211,12 @@ async def test_others_run_while_a_large_store_is_written_down(tmp_path: Path) ->
             now_s = time.thread_time()
             longest_s, last_s, turns = max(longest_s, now_s - last_s), now_s, turns + 1
 
-    running = asyncio.ensure_future(others())
+    beside = asyncio.ensure_future(others())
     await asyncio.sleep(0)
     await kept.save()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert turns > 10
+    beside.cancel()
+    await asyncio.gather(beside, return_exceptions=True)
+    assert turns_before_the_disk > 10
     assert longest_s < 0.02, "processor time of this thread between two turns of the loop"
 
 
@@ -217,6 +231,20 @@ async def test_it_is_written_every_interval_and_at_the_end(tmp_path: Path) -> No
     path.unlink()
     await kept.stop()
     assert path.exists()
+
+
+async def test_a_gateway_that_cannot_listen_leaves_the_file_of_the_one_that_does(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    kept, _, _ = keeping(path, 3)
+    await kept.save()
+    held = path.read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = load(None, {}, {"decode": ["http://127.0.0.1:1"], "policy": "local", "state_file": str(path)})
+        config = dataclasses.replace(config, port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            async with running(config):
+                pass
+    assert path.read_bytes() == held
 
 
 # A gateway that is restarted

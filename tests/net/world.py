@@ -189,16 +189,17 @@ async def world(
     replica: int = 0,
     policy: str = "local",
     pod: dict[str, Any] | None = None,
+    pod_of: Mapping[str, dict[str, Any]] | None = None,
     **flags: Any,
 ) -> AsyncIterator[World]:
-    """Start pods and gateway; `pod` are options of every pod, `flags` settings with `_` for `.` as in `timeouts.x`."""
+    """Start pods and gateway; `pod` are options of every pod, `pod_of` more by role, `flags` the gateway's settings."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         watcher = Watcher()
         made = World(session, watcher, stack)
         for role, count in (("prefill", prefill), ("decode", decode), ("replica", replica)):
             for _ in range(count):
-                await made.add(role, **(pod or {}))
+                await made.add(role, **{**(pod or {}), **(pod_of or {}).get(role, {})})
         settings: dict[str, Any] = {
             "prefill": [p.url for p in made.prefill],
             "decode": [p.url for p in made.decode],

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from gateway.core.residency import Source, Verdict
 from gateway.net.records import Outcome, RequestRecord
 from gateway.ops.logs import LogObserver, request_line
 
@@ -17,8 +18,9 @@ FULL = RequestRecord(
     status=200,
     outcome=Outcome.OK,
     stream=True,
-    route="pd",
+    route="readback",
     prefill="http://p0:1",
+    holder="http://d1:1",
     answering="http://d0:1",
     reason="turn 1: nothing resident",
     conversation="00ff",
@@ -29,6 +31,12 @@ FULL = RequestRecord(
     cached_tokens=0,
     prefill_cached_tokens=64,
     output_tokens=20,
+    expected_tokens=70,
+    readback_tokens=48,
+    residency={Source.EVENTS: Verdict(3, "exact")},
+    prefill_residency={Source.LEDGER: Verdict(-40, "under")},
+    ids_s=0.003,
+    recall_s=0.004,
     prefill_s=0.0421,
     ttft_s=0.05,
     tpot_s=0.01234,
@@ -38,9 +46,10 @@ FULL = RequestRecord(
 
 def test_the_line_of_a_request_that_went_all_the_way() -> None:
     assert request_line(FULL) == (
-        "id=req-1 status=200 outcome=ok method=POST path=/v1/chat/completions stream=1 route=pd "
-        "prefill=http://p0:1 answered_by=http://d0:1 conversation=00ff turn=1 attempts=2 prompt_tokens=100 "
-        "cached_tokens=0 p_cached_tokens=64 output_tokens=20 prefill_ms=42.1 ttft_ms=50.0 tpot_ms=12.3 "
+        "id=req-1 status=200 outcome=ok method=POST path=/v1/chat/completions stream=1 route=readback "
+        "prefill=http://p0:1 holder=http://d1:1 answered_by=http://d0:1 conversation=00ff turn=1 attempts=2 "
+        "prompt_tokens=100 expected_tokens=70 cached_tokens=0 p_cached_tokens=64 readback_tokens=48 output_tokens=20 "
+        "prefill_ms=42.1 ttft_ms=50.0 tpot_ms=12.3 "
         'total_ms=1500.0 reason="turn 1: nothing resident"'
     )
 
@@ -71,6 +80,13 @@ def test_a_record_has_no_place_for_what_a_client_said() -> None:
         "cached_tokens": "int | None",
         "prefill_cached_tokens": "int | None",
         "output_tokens": "int | None",
+        "holder": "str | None",
+        "readback_tokens": "int | None",
+        "expected_tokens": "int | None",
+        "residency": "Mapping[Source, Verdict]",
+        "prefill_residency": "Mapping[Source, Verdict]",
+        "ids_s": "float | None",
+        "recall_s": "float | None",
         "prefill_s": "float | None",
         "ttft_s": "float | None",
         "tpot_s": "float | None",
@@ -89,13 +105,16 @@ def test_the_line_names_no_more_than_these_keys() -> None:
         "stream",
         "route",
         "prefill",
+        "holder",
         "answered_by",
         "conversation",
         "turn",
         "attempts",
         "prompt_tokens",
+        "expected_tokens",
         "cached_tokens",
         "p_cached_tokens",
+        "readback_tokens",
         "output_tokens",
         "prefill_ms",
         "ttft_ms",

@@ -13,8 +13,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.wire.legs import release_body
+from gateway.wire.readback import release_params
 from loadtest.pod import SimulatedPod
 from loadtest.pod.probes import LEG_ONE, shape_of, shape_of_answer
 from loadtest.vllm_cpu.pod import Pod
@@ -251,7 +254,13 @@ async def test_a_decode_pod_as_producer(both: Both, ids: Ids) -> None:
         leg, _ = await site.complete(site.decode, prompt, "s", kv_transfer_params=LEG_ONE)
         offers.append(leg.handover)
         # Roles are no rule either way: the prefill pod reads (and the decode pod may free its blocks).
-        await site.complete(site.prefill, prompt, "s", kv_transfer_params=leg.handover)
+        read, _ = await site.complete(site.prefill, prompt, "s", kv_transfer_params=leg.handover)
+        offer = read.chunks[0].get("kv_transfer_params")
+        if offer is not None:  # it reads back, so it keeps the blocks for a readback of its own: 480 s, unless told
+            params = release_params(msgspec.Raw(msgspec.json.encode(offer)))
+            assert params is not None
+            refused = await site.client.post(site.decode.pod, "/v1/completions", release_body(params))
+            assert refused.status == 404
         return site.decode
 
     async def read(site: Site) -> Told:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gateway.wire.answers import read_prefill, rewrite_answer
-from gateway.wire.prompts import reply_head
+from gateway.wire.answers import engine_of, read_prefill, rewrite_answer
+from gateway.wire.prompts import message_head, reply_head
 from gateway.wire.usage import PrefillDetails
 
 HANDOVER = b'{ "do_remote_prefill":true,"remote_block_ids" : [[1,2]],"remote_engine_id":"e"}'
@@ -116,17 +116,41 @@ def test_what_is_learned_is_ds_own_count() -> None:
     ("choice", "text"),
     [
         (b'{"message":{"role":"assistant","content":"Hello there"}}', "Hello there"),
-        (b'{"message":{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f"}}]}}', ""),
         (b'{"message":{"role":"assistant","reasoning":"hm"}}', ""),
         (b'{"text":"Once upon"}', "Once upon"),
         (b'{"text":""}', ""),
         (b'{"index":0}', ""),
     ],
-    ids=["chat", "tool calls", "reasoning", "completions", "empty", "bare"],
+    ids=["chat", "reasoning", "completions", "empty", "bare"],
 )
 def test_the_reply_head_is_that_of_the_first_choice(choice: bytes, text: str) -> None:
     body = b'{"choices":[' + choice + b',{"message":{"content":"another"},"text":"another"}]}'
     assert rewrite_answer(body, None).reply_head == reply_head(text)
+
+
+def test_the_head_of_an_answer_that_only_calls_a_tool_is_that_of_its_first_call() -> None:
+    calls = b'[{"function":{"name":"f","arguments":"{\\"a\\": 1}"}},{"function":{"name":"g","arguments":"{}"}}]'
+    body = b'{"choices":[{"message":{"content":null,"tool_calls":' + calls + b"}}]}"
+    assert rewrite_answer(body, None).reply_head == message_head("", 'f{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("message", "usage", "reasoned"),
+    [
+        (b'{"content":"Hello"}', b"null", False),
+        (b'{"content":"Hello","reasoning":null,"reasoning_content":null}', b"null", False),
+        (b'{"content":"Hello","reasoning":"hm"}', b"null", True),
+        (b'{"content":"Hello","reasoning_content":"hm"}', b"null", True),
+        (b'{"content":"\\n<think>hm</think>Hello"}', b"null", True),
+        (b'{"content":"Hello"}', b'{"prompt_tokens":1,"completion_tokens_details":{"reasoning_tokens":7}}', True),
+        (b'{"content":"Hello"}', b'{"prompt_tokens":1,"completion_tokens_details":{"reasoning_tokens":0}}', False),
+        (b'{"content":"Hello"}', b'{"prompt_tokens":1,"completion_tokens_details":null}', False),
+    ],
+)
+def test_an_answer_with_reasoning_is_known_as_one(message: bytes, usage: bytes, reasoned: bool) -> None:
+    whole = rewrite_answer(b'{"choices":[{"message":' + message + b'}],"usage":' + usage + b"}", None)
+    assert whole.reasoned is reasoned
+    assert whole.reply_head == reply_head("Hello")
 
 
 @pytest.mark.parametrize("body", [b"", b"oops", b"[]", b'{"choices":[]}', b'{"choices":[{"text":5}]}', b"{}"])
@@ -139,3 +163,21 @@ def test_no_kind_of_handover_parameters_reaches_the_client() -> None:
     body = b'{"id":"x","choices":[],"kv_transfer_params":{"a":1},"ec_transfer_params":{"b":2}}'
     told = rewrite_answer(body, None).body
     assert told == b'{"id":"x","choices":[],"kv_transfer_params":null,"ec_transfer_params":null}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "engine"),
+    [
+        (b'{"kv_transfer_params":{"remote_engine_id":"b1c2-3","remote_host":"h"}}', b"b1c2-3"),
+        (b'{"remote_engine_id" : "b1c2-3"}', b"b1c2-3"),
+        (b'{"remote_engine_id":"b1c2-3_dp0"}', b"b1c2-3"),
+        (b'{"remote_engine_id":"b1c2-3_dp11"}', b"b1c2-3"),
+        (b'{"remote_engine_id":"my_dp_engine"}', b"my_dp_engine"),
+        (b'{"remote_engine_id":null}', None),
+        (b'{"choices":[]}', None),
+        (b'{"content":"say \\"remote_engine_id\\":\\"x\\""}', None),
+    ],
+)
+def test_the_engine_is_named_without_its_data_parallel_rank(answer: bytes, engine: bytes | None) -> None:
+    assert engine_of(answer) == engine
+    assert engine_of(msgspec.Raw(answer)) == engine

@@ -16,6 +16,8 @@ from gateway.wire import errors
         (errors.UnknownPathError, 404, "not_found_error"),
         (errors.WrongMethodError, 405, "invalid_request_error"),
         (errors.BodyTooLargeError, 413, "invalid_request_error"),
+        (errors.RequestTimeoutError, 408, "invalid_request_error"),
+        (errors.HeadersTooLargeError, 431, "invalid_request_error"),
         (errors.WrongContentTypeError, 415, "invalid_request_error"),
         (errors.ClientVisibleError, 500, "internal_error"),
         (errors.PodFailedError, 502, "upstream_error"),
@@ -33,7 +35,7 @@ def test_an_error_knows_its_status_and_its_body(kind: type[errors.ClientVisibleE
 
 
 def test_every_error_is_in_the_table_above() -> None:
-    assert len(errors.ClientVisibleError.__subclasses__()) == 8
+    assert len(errors.ClientVisibleError.__subclasses__()) == 10
 
 
 def test_a_broken_stream_ends_with_one_whole_event() -> None:

@@ -10,8 +10,10 @@ from gateway.wire.endpoints import ENDPOINTS
 from gateway.wire.fields import parse
 from gateway.wire.prompts import (
     MessagesPrompt,
+    ReplyHeads,
     TextPrompt,
     begins_with_reply,
+    message_head,
     read_messages,
     read_prompt,
     reply_head,
@@ -38,8 +40,21 @@ USER = '{"role":"user","content":"h\u00e9 llo"}'
         '{ "role" :\n"user",\t"content": "h\u00e9 llo" }',
         '{"role":"user","content":"h\\u00e9\\u0020llo"}',
         '{"r\\u006fle":"user","content":"h\u00e9 llo"}',
+        '{"role":"user","content":[{"type":"text","text":"h\u00e9 llo"}]}',
+        '{"role":"user","content":[{"type":"text","text":"h\u00e9 llo","cache_control":{"type":"ephemeral"}}]}',
+        '{"role":"user","content":"h\u00e9 llo","name":null,"tool_calls":null,"refusal":null,"annotations":[]}',
+        '{"role":"user","content":"h\u00e9 llo","timestamp":1700000000,"id":"m1"}',
     ],
-    ids=["key order", "white space", "escapes", "escaped key"],
+    ids=[
+        "key order",
+        "white space",
+        "escapes",
+        "escaped key",
+        "one text part",
+        "cache marker",
+        "nulls",
+        "fields that no template sees",
+    ],
 )
 def test_how_a_message_is_written_does_not_matter(same: str) -> None:
     assert digest(same) == digest(USER)
@@ -52,7 +67,9 @@ def test_how_a_message_is_written_does_not_matter(same: str) -> None:
         '{"role":"user","content":"h\u00e9 llo "}',
         '{"role":"assistant","content":"h\u00e9 llo"}',
         '{"role":"user","content":"h\u00e9 llo","name":"bob"}',
-        '{"role":"user","content":[{"type":"text","text":"h\u00e9 llo"}]}',
+        '{"role":"user","content":[{"type":"text","text":"h\u00e9"},{"type":"text","text":" llo"}]}',
+        '{"role":"user","content":[{"type":"image_url","image_url":{"url":"h\u00e9 llo"}}]}',
+        '{"role":"user","content":"h\u00e9 llo","tool_call_id":"c"}',
         '{"role":"user","content":null}',
         '{"role":"user"}',
         '{"role":1,"content":"h\u00e9 llo"}',
@@ -67,11 +84,67 @@ def test_role_and_content_do_not_run_into_each_other() -> None:
     assert digest('{"role":"a","content":"bc"}') != digest('{"role":"ab","content":"c"}')
 
 
-def test_order_inside_parts_and_tool_calls_does_not_matter() -> None:
-    one = '{"role":"user","content":[{"type":"text","text":"a","x":{"p":1,"q":2}}]}'
-    two = '{"content":[{"x":{"q":2,"p":1},"text":"a","type":"text"}],"role":"user"}'
+def test_order_inside_parts_does_not_matter() -> None:
+    one = '{"role":"user","content":[{"type":"audio","x":{"p":1,"q":2}},{"type":"text","text":"a"}]}'
+    two = '{"content":[{"x":{"q":2,"p":1,"r":null},"type":"audio"},{"text":"a","type":"text"}],"role":"user"}'
     assert digest(one) == digest(two)
     assert digest(one) != digest(one.replace('"q":2', '"q":3'))
+
+
+def with_call(arguments: str, name: str = "f", call_id: str = "c") -> bytes:
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return digest(msgspec.json.encode({"role": "assistant", "tool_calls": [call]}).decode())
+
+
+@pytest.mark.parametrize("same", ['{"a": 1, "b": ["\u00e9"]}', '{"b":["\\u00e9"],"a":1}', '{ "a":1,"b":[ "\u00e9" ] }'])
+def test_how_arguments_are_written_does_not_matter(same: str) -> None:
+    assert with_call(same) == with_call('{"a":1,"b":["\u00e9"]}')
+
+
+def test_what_a_call_says_matters() -> None:
+    calls = [with_call('{"a":1}'), with_call('{"a":2}'), with_call('{"a":1'), with_call('{"a":1}', "g")]
+    calls.append(with_call('{"a":1}', call_id="d"))
+    assert len(set(calls)) == len(calls)
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_the_billing_line_of_claude_code_does_not_matter(role: str) -> None:
+    """vLLM takes it out of system messages (`renderers/chat_utils.py`)."""
+    line = "x-anthropic-billing-header: cc_version=2; cch={};"
+    plain = digest('{"role":"system","content":"be brief"}')
+    for number in "12":
+        header = line.format(number)
+        assert digest('{"role":"' + role + '","content":"' + header + '\\nbe brief"}') == plain
+        parts = '[{"type":"text","text":"' + header + '"},{"type":"text","text":"be brief"}]'
+        assert digest('{"role":"' + role + '","content":' + parts + "}") == plain
+    assert digest('{"role":"user","content":"' + line + '"}') != digest('{"role":"user","content":""}')
+
+
+def image(letter: str, size: int = 256 * 1024) -> str:
+    url = "data:image/png;base64," + letter * size
+    picture = {"type": "image_url", "image_url": {"url": url, "detail": None}}
+    return msgspec.json.encode({"role": "user", "content": [{"type": "text", "text": "what?"}, picture]}).decode()
+
+
+def test_pictures_are_told_apart_by_their_last_byte() -> None:
+    assert digest(image("A")) == digest(image("A"))
+    assert digest(image("A")) != digest(image("A").replace('A","detail"', 'B","detail"'))
+    assert digest(image("A")) != digest(image("A", 256 * 1024 + 4))
+
+
+def test_a_cache_marker_on_a_picture_does_not_matter() -> None:
+    marked = image("A").replace('"type":"image_url"', '"type":"image_url","cache_control":{"type":"ephemeral"}')
+    assert marked != image("A")
+    assert digest(marked) == digest(image("A"))
+
+
+def test_white_space_around_an_answer_does_not_matter_around_a_question_it_does() -> None:
+    for role, same in (("assistant", True), ("user", False), ("system", False)):
+        one, two = (digest('{"role":"' + role + '","content":"' + text + '"}') for text in ("hello", " hello\\n"))
+        assert (one == two) is same
+        parts = digest('{"role":"' + role + '","content":[{"type":"text","text":" hello\\n"}]}')
+        assert (parts == one) is same
+        assert parts == two
 
 
 def test_a_developer_is_a_system_message() -> None:
@@ -84,6 +157,8 @@ def test_a_digest_has_sixteen_bytes_and_there_is_one_per_message() -> None:
     assert [len(one) for one in prompt.digests] == [16, 16, 16]
     assert prompt.digests[0] == prompt.digests[2]
     assert [head is not None for head in prompt.reply_heads] == [False, True, False]
+    assert prompt.answers == (False, True, False)
+    assert len(prompt.reply_heads) == 3
 
 
 @pytest.mark.parametrize(
@@ -102,12 +177,39 @@ def test_messages_that_are_none_are_the_pods_to_judge(body: bytes) -> None:
 
 
 def test_no_messages_are_an_empty_prompt() -> None:
-    assert read_messages(parse(b'{"messages":[]}')) == MessagesPrompt((), ())
+    prompt = read_messages(parse(b'{"messages":[]}'))
+    assert prompt is not None
+    assert (prompt.digests, list(prompt.reply_heads), prompt.answers) == ((), [], ())
 
 
 def test_messages_nested_deeper_than_python_goes_are_not_read() -> None:
-    deep = msgspec.Raw(b'[{"role":"user","content":' + b"[" * 50_000 + b"]" * 50_000 + b"}]")
-    assert read_messages({"messages": deep}) is None
+    for depth in (50_000, 2_000):
+        deep = msgspec.Raw(b'[{"role":"user","content":' + b"[" * depth + b"]" * depth + b"}]")
+        assert read_messages({"messages": deep}) is None
+
+
+JUNK = ["null", "7", "[]", "{}", '"x"', "[[]]", '{"type":[]}', '{"type":{}}', "1e300", "123456789012345678901234567890"]
+
+
+@pytest.mark.parametrize("field", ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "tools"])
+@pytest.mark.parametrize(
+    "junk", [*JUNK, *(f"[{junk}]" for junk in JUNK), '[{"function":[]}]', '[{"function":{"name":1}}]']
+)
+def test_a_field_that_is_nonsense_is_the_pods_to_judge(field: str, junk: str) -> None:
+    prompt = messages('{"role":"assistant","' + field + '":' + junk + "}")
+    assert len(prompt.digests[0]) == 16
+    assert len(prompt.reply_heads) == 1
+    list(prompt.reply_heads)
+
+
+def test_thoughts_are_answers_with_their_reasoning_since_the_user_spoke_last() -> None:
+    user, tool = '{"role":"user","content":"x"}', '{"role":"tool","content":"x"}'
+    plain, with_thought = '{"role":"assistant","content":"x"}', '{"role":"assistant","content":"x","reasoning":"hm"}'
+    old = '{"role":"assistant","content":"x","reasoning_content":"hm","reasoning":null}'
+    assert messages(user, with_thought, tool, old, tool).thoughts == {1, 3}
+    assert messages(user, with_thought, user, old, tool).thoughts == {3}
+    assert messages(user, with_thought, user, plain).thoughts == frozenset()
+    assert digest(plain) == digest(with_thought) == digest(old)
 
 
 # Reply heads
@@ -147,12 +249,54 @@ def test_white_space_that_a_client_trims_does_not_matter() -> None:
 )
 def test_the_head_of_an_assistant_message_is_that_of_its_text(content: str, text: str) -> None:
     prompt = messages('{"role":"assistant","content":' + content + "}")
-    assert prompt.reply_heads == (reply_head(text),)
+    assert list(prompt.reply_heads) == [reply_head(text)]
 
 
-def test_an_assistant_that_only_called_tools_has_the_head_of_nothing() -> None:
-    prompt = messages('{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}')
-    assert prompt.reply_heads == (reply_head(""),)
+def head_of_call(arguments: str, content: str | None = None) -> bytes | None:
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    message = {"role": "assistant", "content": content, "tool_calls": [call]}
+    return messages(msgspec.json.encode(message).decode()).reply_heads[0]
+
+
+def test_an_assistant_that_only_called_a_tool_has_the_head_of_its_call() -> None:
+    head = head_of_call('{"city": "R\u00f8ros \U0001f600"}')
+    assert head == message_head("", 'weather{"city": "R\u00f8ros \U0001f600"}')
+    assert head == head_of_call('{"city":"R\\u00f8ros \\ud83d\\ude00"}', " "), "written out again by the client"
+    assert head != head_of_call('{"city":"Oslo"}')
+    assert head_of_call("\\ud83d") == head_of_call("\\ud83d"), "half a character"
+
+
+def test_what_an_assistant_says_goes_before_what_it_calls() -> None:
+    assert head_of_call("{}", "I look.") == message_head("I look.") == reply_head("I look.")
+    assert message_head("", 'weather{"a":1}') != message_head('weather{"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<think>hm</think>Hello", "Hello"),
+        ("\n<think>\nhm\n</think>\n\nHello", "Hello"),
+        ("<think>no end", ""),
+        ("I <think>so</think>", "I <think>so</think>"),
+        ("<think>hm</think> one </think> two", "one </think> two"),
+    ],
+)
+def test_reasoning_in_the_text_is_not_part_of_the_head(text: str, said: str) -> None:
+    assert message_head(text) == reply_head(said)
+
+
+def test_heads_are_worked_out_only_when_asked_for() -> None:
+    read: list[bytes] = []
+
+    def head_of(raw: msgspec.Raw) -> bytes:
+        read.append(bytes(raw))
+        return bytes(raw)
+
+    heads = ReplyHeads([False, True, True], msgspec.Raw(b'["a","b","c"]'), head_of)
+    assert (heads[0], read) == (None, [])
+    assert [heads[2], heads[2]] == [b'"c"'] * 2
+    assert read == [b'"c"'], "and once"
+    assert heads[-1:] == [b'"c"']
 
 
 @pytest.mark.parametrize(
