@@ -56,9 +56,9 @@ class Cluster:
 
         `directory` takes logs and state file (default: a new temporary one). `engine_arguments` are
         appended to every pod's command line, `connector_options` go into `kv_connector_extra_config` of
-        prefill and decode pods, `bidirectional` names the roles that read KV back. Raises `EnvironmentMissingError`, `StateError` when the
-        directory's pods still run, and `PodError` (all stopped again) when a pod does not get healthy
-        within `timeout_seconds` of its start.
+        prefill and decode pods, `bidirectional` names the roles that read KV back. Raises
+        `EnvironmentMissingError`, `StateError` when the directory's pods still run, and `PodError` (all
+        stopped again) when a pod does not get healthy within `timeout_seconds` of its start.
         """
         layout = require(layout)
         cluster = cls(layout, directory or Path(tempfile.mkdtemp(prefix="vllm-pods-")))
