@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
+from gateway.core.keys import Caller
 from gateway.net.exchange import ClientGoneError, Headers, Pausable
 from gateway.wire.errors import (
     BadRequestError,
@@ -64,6 +65,9 @@ class HeaderMap(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name.lower(), default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
@@ -74,11 +78,21 @@ class HeaderMap(Mapping[str, str]):
 class Request:
     """A complete request (`exchange.Incoming`). chunks: the client understands a chunked answer (HTTP/1.1)."""
 
-    __slots__ = ("_items", "body", "chunks", "headers", "keep_alive", "method", "path", "target")
+    __slots__ = ("_items", "body", "chunks", "headers", "keep_alive", "method", "path", "peer", "target")
+
+    caller: Caller | None = None
 
     def __init__(
-        self, method: str, target: str, items: list[tuple[str, str]], body: bytes, chunks: bool, keep_alive: bool
+        self,
+        method: str,
+        target: str,
+        items: list[tuple[str, str]],
+        body: bytes,
+        chunks: bool,
+        keep_alive: bool,
+        peer: str = "",
     ) -> None:
+        self.peer = peer
         self.method = method
         self.target = target
         self.path = target.partition("?")[0]
@@ -128,6 +142,7 @@ class Connection(asyncio.Protocol):
         self._in_head = True
         self._begun = False
         self._target = b""
+        self._peer = ""
         self._items: list[tuple[str, str]] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -145,6 +160,8 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer = transport.get_extra_info("peername")
+            self._peer = str(peer[0]) if peer else ""
         self._host.opened(self)
         self._expect_within(self._host.limits.head_s)
 
@@ -241,6 +258,7 @@ class Connection(asyncio.Protocol):
             body,
             self._parser.get_http_version() != "1.0",
             self._parser.should_keep_alive(),
+            self._peer,
         )
         self._in_head, self._begun = True, False
         self._head_bytes = self._body_bytes = 0

@@ -6,9 +6,8 @@ client cannot pick an engine behind the gateway's back.
 
 from __future__ import annotations
 
+import os
 import re
-import uuid
-from collections.abc import Iterable
 
 from gateway.net.exchange import Headers
 
@@ -49,7 +48,7 @@ _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 def request_id_of(sent: str | None) -> str:
     """The client's request id if it is fit for logs and headers, else a new one."""
-    return sent if sent and _SANE_ID.fullmatch(sent) else uuid.uuid4().hex
+    return sent if sent and _SANE_ID.fullmatch(sent) else os.urandom(16).hex()
 
 
 def to_pod(items: Headers, request_id: str, session_id: str | None, rank: int | None = None) -> list[tuple[str, str]]:
@@ -70,8 +69,16 @@ def to_client(items: Headers, request_id: str) -> list[tuple[str, str]]:
     return [*_without(items, _NOT_TO_CLIENTS), (REQUEST_ID, request_id)]
 
 
-def _without(items: Headers, names: frozenset[str]) -> Iterable[tuple[str, str]]:
-    named_by_connection = {
-        token.strip().lower() for name, value in items if name.lower() == "connection" for token in value.split(",")
-    }
-    return [(name, value) for name, value in items if name.lower() not in names | named_by_connection]
+def _without(items: Headers, names: frozenset[str]) -> list[tuple[str, str]]:
+    kept = []
+    connection = ""
+    for item in items:
+        name = item[0].lower()
+        if name not in names:
+            kept.append(item)
+        elif name == "connection":
+            connection += item[1].lower() + ","
+    if not connection or connection in ("keep-alive,", "close,"):
+        return kept
+    named = {token.strip() for token in connection.split(",")}
+    return [item for item in kept if item[0].lower() not in named]

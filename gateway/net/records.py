@@ -27,7 +27,7 @@ class Outcome(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass
+@dataclass(slots=True)
 class RequestRecord:
     """One request. Times in seconds, tokens as the pods counted them; None where it never came to that.
 

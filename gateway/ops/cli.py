@@ -83,17 +83,17 @@ def _serve(options: argparse.Namespace) -> int:
     flags: dict[str, Any] = {setting.key: getattr(options, setting.key) for setting in SETTINGS}
     config = load(options.config, os.environ, flags)
     seat = None if options.worker is None else workers.seat_of(options.worker, options.worker_folder)
-    logs.set_up(config.log_level, None if seat is None else seat.number)
+    access = logs.set_up(config.log_level, None if seat is None else seat.number)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             if seat is not None:
-                runner.run(serve(workers.config_of(config, seat), seat))
+                runner.run(serve(workers.config_of(config, seat), seat, access))
             elif config.workers > 1:
                 if config.policy == "ppd":
                     open_checked(config.table)
                 return runner.run(workers.supervise(config, options.given))
             else:
-                runner.run(serve(config))
+                runner.run(serve(config, access=access))
     except OSError as error:
         print(f"ppd-gateway: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
         return EXIT_ADDRESS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -139,6 +140,11 @@ class Metrics:
             registry=registry,
         )
         self._conversations = Gauge("ppd_conversations", "Conversations remembered.", registry=registry)
+        # Looking a child up by its labels costs more than counting; these few are kept.
+        self._requests_of = lru_cache(4096)(lambda *labels: self._requests.labels(*map(str, labels)))
+        self._ttft_of = lru_cache(256)(lambda route, turn, stream: self._ttft.labels(route, turn, str(int(stream))))
+        self._tpot_of = lru_cache(256)(lambda route, turn: self._tpot.labels(route, turn))
+        self._tokens_of = lru_cache(256)(lambda route, turn, kind: self._tokens.labels(route, turn, kind))
 
     def described(self) -> list[tuple[str, str, tuple[str, ...], str]]:
         """(name, type, labels, meaning) of every metric, as exposed."""
@@ -169,13 +175,13 @@ class Metrics:
     def finished(self, record: RequestRecord) -> None:
         self._in_flight.dec()
         route, turn = record.route or "none", _turn(record)
-        self._requests.labels(record.path, route, turn, record.outcome, str(record.status)).inc()
+        self._requests_of(record.path, route, turn, record.outcome, record.status).inc()
         if turn == "2+" and record.route is not None:
             self._decisions.labels(route).inc()
         if record.ttft_s is not None:
-            self._ttft.labels(route, turn, str(int(record.stream))).observe(record.ttft_s)
+            self._ttft_of(route, turn, record.stream).observe(record.ttft_s)
         if record.tpot_s is not None:
-            self._tpot.labels(route, turn).observe(record.tpot_s)
+            self._tpot_of(route, turn).observe(record.tpot_s)
         if record.prefill_s is not None:
             self._prefill.observe(record.prefill_s)
         counted = {
@@ -187,7 +193,7 @@ class Metrics:
         }
         for kind, tokens in counted.items():
             if tokens:
-                self._tokens.labels(route, turn, kind).inc(tokens)
+                self._tokens_of(route, turn, kind).inc(tokens)
 
         self._compared(record.answering, record.residency)
         self._compared(record.prefill, record.prefill_residency)

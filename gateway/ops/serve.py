@@ -22,7 +22,7 @@ from gateway.net.records import Observer, RequestRecord
 from gateway.net.server import HttpServer
 from gateway.net.upstream import PodClient
 from gateway.ops.config import Config
-from gateway.ops.logs import MAIN, LogObserver
+from gateway.ops.logs import MAIN, AccessWriter, LogObserver
 from gateway.ops.metrics import Metrics
 from gateway.ops.pods_page import pods_page
 from gateway.ops.residency_page import residency_page
@@ -78,10 +78,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: Config, *observers: Observer, seat: WorkerSeat | None = None) -> AsyncIterator[Running]:
+async def running(
+    config: Config, *observers: Observer, seat: WorkerSeat | None = None, access: AccessWriter | None = None
+) -> AsyncIterator[Running]:
     """Listen, watch the pods, and close everything in the end. Raises OSError, and TableError for a bad table.
 
-    seat: which worker this is, where there are several.
+    seat: which worker this is, where there are several. access: where access lines go, in place of their logger.
     """
     metrics = Metrics()
     tables = open_checked(config.table) if config.policy == "ppd" else None
@@ -96,7 +98,7 @@ async def running(config: Config, *observers: Observer, seat: WorkerSeat | None 
             store=ConversationStore(config.max_conversations, config.conversation_ttl_s),
             policy=policy,
             client=client,
-            observer=Observers(metrics, LogObserver(), *observers),
+            observer=Observers(metrics, LogObserver(access), *observers),
             settings=config.net,
         )
         subscriber = _subscriber(config, parts)
@@ -169,7 +171,7 @@ def tame_garbage_collector() -> None:
     gc.set_threshold(50_000, 50, 1_000)
 
 
-async def serve(config: Config, seat: WorkerSeat | None = None) -> None:
+async def serve(config: Config, seat: WorkerSeat | None = None, access: AccessWriter | None = None) -> None:
     """Serve until SIGINT or SIGTERM, then let the requests in flight end (`shutdown_grace_s`).
 
     A worker also ends when its parent is gone, which shows at its standard input.
@@ -181,7 +183,7 @@ async def serve(config: Config, seat: WorkerSeat | None = None) -> None:
     if seat is not None:
         loop.add_reader(sys.stdin.fileno(), stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    async with running(config, seat=seat) as gateway:
+    async with running(config, seat=seat, access=access) as gateway:
         if gateway.keeper is not None:
             loop.add_signal_handler(signal.SIGHUP, gateway.keeper.reload)
         counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
@@ -198,3 +200,5 @@ async def serve(config: Config, seat: WorkerSeat | None = None) -> None:
         await gateway.server.stop_accepting()
         if not await gateway.gateway.drain(config.shutdown_grace_s):
             MAIN.warning("stopping with %d requests unfinished", gateway.gateway.in_flight)
+        if access is not None:
+            access.flush()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -224,19 +225,38 @@ def prefill_fields(api: Api, fields: Fields, keep: Collection[str] = ()) -> Fiel
     keep: fields the operator wants left alone on P, for models whose chat template shows them to the model
     (`response_format` and `tool_choice` in Kimi K3, vLLM `renderers/kimi_k3.py`).
     """
-    leg = dict(fields)
-    for row in PREFILL_LEG:
-        if api not in row.apis or row.field in keep:
-            continue
-        if row.field == "kv_transfer_params":
-            leg[row.field] = ASK_P_TO_KEEP_BLOCKS
-        elif row.rule is Rule.DROP:
-            leg.pop(row.field, None)
-        elif row.rule is Rule.NEUTRALISE:
-            _neutralise_tool_choice(leg)
-        elif (row.rule is Rule.SET or row.field in leg) and row.value is not None:
-            leg[row.field] = row.value
+    plan = _leg_plan(api, tuple(keep))
+    leg = {name: value for name, value in fields.items() if name not in plan.drop}
+    for name, value in plan.set_if_sent:
+        if name in leg:
+            leg[name] = value
+    leg.update(plan.set)
+    if plan.neutralise and "tool_choice" in leg:
+        _neutralise_tool_choice(leg)
     return leg
+
+
+@dataclass(frozen=True, slots=True)
+class _LegPlan:
+    """The table's rows for one API, sorted by what they do."""
+
+    drop: frozenset[str]
+    set: dict[str, msgspec.Raw]
+    set_if_sent: tuple[tuple[str, msgspec.Raw], ...]
+    neutralise: bool
+
+
+@lru_cache
+def _leg_plan(api: Api, keep: tuple[str, ...]) -> _LegPlan:
+    rows = [row for row in PREFILL_LEG if api in row.apis and row.field not in keep]
+    values = {row.field: row.value for row in rows if row.value is not None}
+    return _LegPlan(
+        drop=frozenset(row.field for row in rows if row.rule is Rule.DROP),
+        set={row.field: values[row.field] for row in rows if row.rule is Rule.SET and row.field in values}
+        | {"kv_transfer_params": ASK_P_TO_KEEP_BLOCKS},
+        set_if_sent=tuple((row.field, values[row.field]) for row in rows if row.rule is Rule.SET_IF_SENT),
+        neutralise=any(row.rule is Rule.NEUTRALISE for row in rows),
+    )
 
 
 def _neutralise_tool_choice(leg: Fields) -> None:
