@@ -178,7 +178,8 @@ class ConversationStore:
     def link(self, conversation: Conversation, root: bytes, response_id: str) -> None:
         """The answer that just ended a turn of this conversation has that id; call after `finish`."""
         if self._by_key.get(conversation.key) is conversation:
-            self._links.add(root, response_id, Link(conversation, conversation.turn, conversation.context_tokens))
+            link = Link(conversation, conversation.turn, conversation.context_tokens, conversation.decode)
+            self._links.add(root, response_id, link)
 
     def _by_link(self, link: Link, fresh_key: bytes, now_s: float) -> Recognition:
         conversation, turn = link.conversation, link.turn + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.core.conversations import Conversation, Kind, Recognition
-from gateway.core.placement import cheapest, least_loaded
+from gateway.core.placement import burden, cheapest, least_loaded
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Policy, Route, TurnView
 from gateway.core.residency import Residency, Source
@@ -26,6 +26,7 @@ class Request(msgspec.Struct, frozen=True):
     decode_max_in_flight: a decode pod with so many requests takes no append-prefill; 0 is no limit.
     min_resident_share: a turn of whose context less than this is left on D goes through P.
     readback: whether P may read the history of this request from the pod that holds it.
+    only: URL of the one pod that can answer it, which has the answer that it goes on from in memory.
     """
 
     prompt_tokens: int
@@ -36,6 +37,11 @@ class Request(msgspec.Struct, frozen=True):
     decode_max_in_flight: int = 0
     min_resident_share: float = 0.0
     readback: bool = False
+    only: str | None = None
+
+    def full(self, pod: Pod) -> bool:
+        """Whether a decode pod has as many requests as it may."""
+        return 0 < self.decode_max_in_flight <= pod.in_flight
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -72,6 +78,10 @@ def decide(
 ) -> Plan | None:
     """Plan one request; None when no pod is up that could answer."""
     conversation = recognition.conversation
+    keeper = fleet.get(request.only)
+    if keeper is not None and keeper.up:
+        route = Route.REPLICA if keeper.role is Role.REPLICA else Route.LOCAL
+        return Plan(route, None, keeper, f"turn {recognition.turn}: what it goes on from is in the pod's memory")
     held = _held(recognition, fleet, residency)
     home = held.pod if held is not None else None
     if home is not None and home.role is Role.REPLICA and not home.draining:
@@ -92,7 +102,7 @@ def decide(
         return _readback(turn, held, held.pod, choice.reason) or _through_prefill(turn, held, choice.reason)
     if choice.route is not Route.LOCAL:
         return _through_prefill(turn, held, choice.reason)
-    if 0 < request.decode_max_in_flight <= held.pod.in_flight:
+    if request.full(held.pod):
         reason = f"{choice.reason}; but {held.pod.url} has {held.pod.in_flight} requests in flight"
         return _move(turn, held, reason)
     return Plan(Route.LOCAL, None, held.pod, choice.reason, resident_tokens=held.tokens, rank=held.rank)
@@ -117,7 +127,7 @@ def _held(recognition: Recognition, fleet: Fleet, residency: Residency) -> Held 
     best: Held | None = None
     for url in conversation.homes:
         pod = fleet.get(url)
-        if pod is None or not pod.up:
+        if pod is None or not fleet.admits(pod):
             continue
         found = residency.of(pod, conversation.key)
         tokens = min(found.tokens, recognition.shared_tokens)
@@ -165,7 +175,9 @@ def _why_fresh(turn: Turn, held: Held | None) -> str:
     if recognition.turn < 2 or conversation.decode is None:
         return f"{name}: nothing resident"
     if held is None:
-        return f"{name}: decode pod {conversation.decode} is down"
+        pod = turn.fleet.get(conversation.decode)
+        state = "gets no traffic, it failed too often" if pod is not None and pod.up else "is down"
+        return f"{name}: decode pod {conversation.decode} {state}"
     if held.tokens == 0 and held.pod.url == conversation.decode and held.pod.epoch != conversation.epoch:
         return f"{name}: decode pod {conversation.decode} was restarted"
     if recognition.kind is Kind.BRANCH:
@@ -189,7 +201,11 @@ def _whole(request: Request, conversation: Conversation, fleet: Fleet, home: Pod
 def _fresh(turn: Turn, home: Pod | None, reason: str) -> Plan | None:
     """Place a conversation of which too little is resident: a P and D pair, or a replica if that is less loaded."""
     key, fleet = turn.key, turn.fleet
-    decode = home or least_loaded(fleet.up(Role.DECODE), key)
+    decode = home
+    if home is None or turn.request.full(home):
+        decode = least_loaded(_with_room(turn), key)
+        if home is not None and (decode is None or turn.request.full(decode)):
+            decode = home
     replica = None if home is not None else least_loaded(fleet.up(Role.REPLICA), key)
     prefill = _prefill_pod(turn)
     if replica is not None and _prefers_replica(replica, prefill, decode, key):
@@ -199,6 +215,13 @@ def _fresh(turn: Turn, home: Pod | None, reason: str) -> Plan | None:
     if prefill is None:
         return Plan(Route.LOCAL, None, decode, f"{reason}; no prefill pod is up")
     return Plan(Route.PD, prefill, decode, reason)
+
+
+def _with_room(turn: Turn) -> list[Pod]:
+    """The decode pods where a hand-over would not wait; where it would everywhere, those that may take it at all."""
+    up = turn.fleet.up(Role.DECODE)
+    free = [pod for pod in up if not turn.request.full(pod)] or up
+    return [pod for pod in free if pod.facts.waiting == 0] or free
 
 
 def _prefers_replica(replica: Pod, prefill: Pod | None, decode: Pod | None, key: bytes) -> bool:
@@ -221,7 +244,7 @@ def _prefill_pod(turn: Turn, *, reads_back: bool = False) -> Pod | None:
 
     def tokens_before_answer(pod: Pod) -> int:
         resident = min(turn.residency.of(pod, turn.key).tokens, turn.recognition.shared_tokens)
-        return pod.load_tokens + max(0, turn.request.prompt_tokens - resident)
+        return burden(pod) + max(0, turn.request.prompt_tokens - resident)
 
     return cheapest(pods, turn.key, tokens_before_answer)
 
@@ -233,7 +256,11 @@ def _through_prefill(turn: Turn, held: Held, reason: str) -> Plan:
         return Plan(
             Route.LOCAL, None, held.pod, f"{reason}; no prefill pod is up", resident_tokens=held.tokens, rank=held.rank
         )
-    return Plan(Route.PD, prefill, held.pod, reason)
+    answering = held.pod
+    if turn.request.full(answering):
+        other = least_loaded(_with_room(turn), turn.key)
+        answering = other if other is not None and not turn.request.full(other) else answering
+    return Plan(Route.PD, prefill, answering, reason)
 
 
 def _readback(turn: Turn, held: Held, answering: Pod, reason: str) -> Plan | None:

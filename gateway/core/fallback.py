@@ -1,7 +1,8 @@
 """What to try when a plan failed before the client got a byte.
 
 Rule of this room: another pod of the kind that failed; then a decode pod alone, without P; then nothing. Never
-the same pod with the same question twice, and never more than MAX_ATTEMPTS in all.
+the same pod with the same question twice, never more than MAX_ATTEMPTS in all, and a request that two engines answered
+with 500 to no third.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Route
 
 MAX_ATTEMPTS = 5
+MAX_ENGINE_ERRORS = 2
+
+ENGINE_ERRORS = ("status: 500", "error_event")
+"""How a fault's word begins that may be the request's: the engine took it and failed over it."""
 
 
 class Leg(enum.StrEnum):
@@ -35,6 +40,7 @@ class Attempts:
     fleet: Fleet
     handover_allowed: bool = True
     count: int = 1
+    engine_errors: int = 0
     failed_prefill: set[str] = field(default_factory=set)
     failed_pair: set[str] = field(default_factory=set)
     failed_alone: set[str] = field(default_factory=set)
@@ -42,11 +48,12 @@ class Attempts:
     def after(self, plan: Plan, leg: Leg, fault: str) -> Plan | None:
         """The next plan, or None when there is nothing left to try.
 
-        fault: a word for the log, such as "connect", "timeout" or "status 503".
+        fault: a word for the log, such as "connect", "timeout" or "status: 503".
         """
         self.count += 1
+        self.engine_errors += fault.startswith(ENGINE_ERRORS)
         self._note(plan, leg)
-        if self.count > MAX_ATTEMPTS:
+        if self.count > MAX_ATTEMPTS or self.engine_errors == MAX_ENGINE_ERRORS:
             return None
         if leg is Leg.PREFILL:
             return self._after_prefill(plan, fault)

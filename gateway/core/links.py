@@ -16,11 +16,13 @@ MAX_LINKS = 64
 
 
 class Link(msgspec.Struct, frozen=True):
-    """The turn that an answer ended. tokens: that a prompt which goes on from it shares."""
+    """The turn that an answer ended. tokens: that a prompt which goes on from it shares. pod: URL of the one that has
+    the answer in memory."""
 
     conversation: Conversation
     turn: int
     tokens: int
+    pod: str | None = None
 
 
 class Links:

@@ -52,6 +52,7 @@ class LinkRecord(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     turn: int
     tokens: int
+    pod: str | None = None
 
 
 class ConversationRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -157,12 +158,12 @@ class Memory:
     def links_of(self, conversation: Conversation) -> list[LinkRecord]:
         """By which ids its answers can be gone on from, the oldest first."""
         found = [(key, self.store.links.get(key)) for key in conversation.responses]
-        return [LinkRecord(key, link.turn, link.tokens) for key, link in found if link is not None]
+        return [LinkRecord(key, link.turn, link.tokens, link.pod) for key, link in found if link is not None]
 
     def put_links(self, record: ConversationRecord, conversation: Conversation) -> None:
         """Take the links of a record in."""
         for link in record.links:
-            self.store.links.put(link.key, Link(conversation, link.turn, link.tokens))
+            self.store.links.put(link.key, Link(conversation, link.turn, link.tokens, link.pod))
 
     def _home(self, url: str, key: bytes) -> Home:
         pod = self._fleet.get(url)

@@ -12,6 +12,9 @@ import xxhash
 
 from gateway.core.pods import Pod
 
+IDLE_TOKENS = 1000
+"""What an idle pod counts for when its weight is taken, so that weights matter without load too."""
+
 
 def rendezvous(key: bytes, url: str) -> int:
     """The weight of a pod for a conversation (64 bits, highest wins)."""
@@ -19,8 +22,15 @@ def rendezvous(key: bytes, url: str) -> int:
 
 
 def least_loaded(pods: Iterable[Pod], key: bytes) -> Pod | None:
-    """The pod with the fewest tokens in flight, or None when there is none."""
-    return cheapest(pods, key, lambda pod: pod.load_tokens)
+    """The pod with the fewest tokens in flight for its weight, or None when there is none."""
+    return cheapest(pods, key, burden)
+
+
+def burden(pod: Pod) -> int:
+    """The tokens in flight at a pod; at one of less weight, as many as they are for it."""
+    if pod.weight == 1.0:
+        return pod.load_tokens
+    return int((pod.load_tokens + IDLE_TOKENS) / pod.weight) - IDLE_TOKENS
 
 
 def cheapest(pods: Iterable[Pod], key: bytes, cost: Callable[[Pod], int]) -> Pod | None:

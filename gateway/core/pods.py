@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from gateway.core.breakers import BreakerState, PodBreaker
+
 
 class Role(enum.StrEnum):
     """What the operator uses a pod for. vLLM's NixlConnector ignores roles; the gateway's word counts."""
@@ -61,6 +63,8 @@ class Pod(msgspec.Struct, eq=False):
     proof: what its self-test found.
     reads_back: whether it has read KV from another pod: True once it did, False once it failed to, None untried.
     draining: it keeps what it has begun and gets nothing new; conversations leave it at their next turn.
+    weight: its share of new traffic; below 1 for a pod that is far from its peers (`core.outliers`).
+    breaker: whether it failed too often to get traffic; `Fleet.note_breaker` must hear of every change.
     """
 
     url: str
@@ -74,11 +78,18 @@ class Pod(msgspec.Struct, eq=False):
     proof: str = "not tested"
     reads_back: bool | None = None
     draining: bool = False
+    weight: float = 1.0
+    breaker: PodBreaker = msgspec.field(default_factory=PodBreaker)
 
     @property
     def direct(self) -> bool:
         """True when later turns may go straight to it."""
         return self.direct_off is None
+
+    def shares_model(self, other: Pod) -> bool:
+        """True when there is a model that both serve, as far as is known."""
+        ours, theirs = self.facts.models, other.facts.models
+        return ours == theirs or not ours or not theirs or not set(ours).isdisjoint(theirs)
 
     def replaced(self) -> None:
         """Its process is another one: nothing that was known of the former holds."""
@@ -109,11 +120,14 @@ class Seat:
         self.pod = pod
         self.kept = False
         self._tokens = tokens
+        self._tries = pod.breaker.begin()
         pod.take(tokens)
 
     def leave(self) -> None:
         """Give the place back."""
         self.pod.give_back(self._tokens)
+        if self._tries:
+            self.pod.breaker.over()
 
     def leave_unless_kept(self) -> None:
         """Give the place back, if it is still ours."""
@@ -128,7 +142,32 @@ class Fleet:
         self._by_url = {pod.url: pod for pod in pods}
         self._up: dict[Role, list[Pod]] = {}
         self._assignment = ""
+        self._guarded: set[str] = set()
+        self._models: list[tuple[str, ...]] = []
+        self._serving: dict[str, Fleet] = {}
         self._sort()
+
+    def serving(self, model: str) -> Fleet:
+        """The pods that serve a model, where pods differ in that; else, and for a model nobody answers for, all.
+
+        LoRA adapters count as models, as in `/v1/models`.
+        """
+        models = [pod.facts.models for pod in self._by_url.values()]
+        if models != self._models:
+            self._models = models
+            self._serving = self._by_model()
+        return self._serving.get(model, self)
+
+    def _by_model(self) -> dict[str, Fleet]:
+        if len({frozenset(each) for each in self._models if each}) < 2:
+            return {}
+        parts: dict[str, Fleet] = {}
+        for model in {name for each in self._models for name in each}:
+            pods = [pod for pod in self._by_url.values() if model in pod.facts.models]
+            if any(pod.role is not Role.PREFILL for pod in pods):
+                parts[model] = Fleet(pods)
+                parts[model]._guarded = self._guarded
+        return parts
 
     def __iter__(self) -> Iterator[Pod]:
         return iter(self._by_url.values())
@@ -149,7 +188,32 @@ class Fleet:
 
     def up(self, role: Role) -> list[Pod]:
         """The pods of a role that may get new conversations now. Do not change the list."""
-        return self._up[role]
+        pods = self._up[role]
+        if not self._guarded:
+            return pods
+        admitting = [pod for pod in pods if pod.breaker.admits]
+        return pods if not admitting and self._last_resort(role) else admitting
+
+    def admits(self, pod: Pod) -> bool:
+        """Whether a pod may get a request of a conversation it has: it is up, and its breaker lets it, or has to."""
+        return pod.up and (not self._guarded or pod.breaker.admits or self._last_resort(pod.role))
+
+    def note_breaker(self, pod: Pod) -> None:
+        """A pod's breaker changed its state."""
+        if pod.breaker.state is BreakerState.CLOSED:
+            self._guarded.discard(pod.url)
+        else:
+            self._guarded.add(pod.url)
+
+    @property
+    def guarded(self) -> list[Pod]:
+        """The pods whose breaker is not closed."""
+        return [self._by_url[url] for url in self._guarded]
+
+    def _last_resort(self, role: Role) -> bool:
+        """True where no pod that could answer has a breaker that lets it. Nobody depends on a prefill pod."""
+        answering = [*self._up[Role.DECODE], *self._up[Role.REPLICA]]
+        return role is not Role.PREFILL and not any(pod.breaker.admits for pod in answering)
 
     @property
     def assignment(self) -> str:
@@ -164,3 +228,5 @@ class Fleet:
         pods = self._by_url.values()
         self._up = {role: [pod for pod in pods if pod.up and not pod.draining and pod.role is role] for role in Role}
         self._assignment = f"{len(self._up[Role.PREFILL])}P_{len(self._up[Role.DECODE])}D"
+        for part in self._serving.values():
+            part._sort()

@@ -92,6 +92,16 @@ class AlwaysLocal:
         )
 
 
+class AlwaysReadback:
+    """Every later turn goes through P, which reads the history from D where it can: the third arm, for measuring."""
+
+    name = "readback"
+
+    def choose(self, view: TurnView) -> Choice:
+        route = Route.READBACK if view.readback else Route.PD
+        return Choice(route, f"turn {view.turn}: P reads back {view.resident_tokens} tokens" if view.readback else "pd")
+
+
 @dataclass
 class Threshold:
     """The fixed rule of other routers: local when at most `max_new_tokens` are not resident."""
@@ -164,6 +174,7 @@ def _measured(options: PolicyOptions) -> Policy:
 POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
     "pd": lambda _: AlwaysPrefill(),
     "local": lambda _: AlwaysLocal(),
+    "readback": lambda _: AlwaysReadback(),
     "threshold": lambda options: Threshold(options.threshold_tokens),
     "ppd": _measured,
 }

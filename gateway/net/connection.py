@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import httptools
 
-from gateway.core.keys import Caller
 from gateway.net.exchange import ClientGoneError, Headers, Pausable
+from gateway.net.request import Request
 from gateway.wire.errors import (
     BadRequestError,
     BodyTooLargeError,
@@ -49,62 +48,6 @@ class Limits:
     body_s: float = 30.0
     idle_s: float = 75.0
     stall_s: float = 60.0
-
-
-class HeaderMap(Mapping[str, str]):
-    """Headers by name without case; of repeated ones the first."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, items: Headers) -> None:
-        values: dict[str, str] = {}
-        for name, value in items:
-            values.setdefault(name.lower(), value)
-        self._values = values
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name.lower()]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._values.get(name.lower(), default)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-
-class Request:
-    """A complete request (`exchange.Incoming`). chunks: the client understands a chunked answer (HTTP/1.1)."""
-
-    __slots__ = ("_items", "body", "chunks", "headers", "keep_alive", "method", "path", "peer", "target")
-
-    caller: Caller | None = None
-
-    def __init__(
-        self,
-        method: str,
-        target: str,
-        items: list[tuple[str, str]],
-        body: bytes,
-        chunks: bool,
-        keep_alive: bool,
-        peer: str = "",
-    ) -> None:
-        self.peer = peer
-        self.method = method
-        self.target = target
-        self.path = target.partition("?")[0]
-        self._items = items
-        self.headers = HeaderMap(items)
-        self.body = body
-        self.chunks = chunks
-        self.keep_alive = keep_alive and chunks
-
-    def header_items(self) -> Headers:
-        """All headers in order."""
-        return self._items
 
 
 class Host(Protocol):
@@ -179,7 +122,7 @@ class Connection(asyncio.Protocol):
         if self._task is None:
             if self._broken is None and not self._in_head:
                 self._expect_within(self._host.limits.body_s)
-        elif (self._queue or self._body_bytes > READ_AHEAD_BYTES) and self._transport is not None:
+        elif self._reading and (self._queue or self._body_bytes > READ_AHEAD_BYTES) and self._transport is not None:
             self._transport.pause_reading()
             self._reading = False
 
@@ -285,7 +228,10 @@ class Connection(asyncio.Protocol):
         self._last = self._last or not self._chunked
 
     def write(self, data: bytes) -> None:
-        self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ClientGoneError
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self) -> None:
         if self._chunked:

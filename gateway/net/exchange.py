@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.core.keys import Caller
+
 Headers = Sequence[tuple[str, str]]
 
 
@@ -36,6 +38,14 @@ class Incoming(Protocol):
 
     @property
     def body(self) -> bytes: ...
+
+    @property
+    def peer(self) -> str:
+        """The address that the connection comes from; empty when it has none."""
+
+    @property
+    def caller(self) -> Caller | None:
+        """Whose key it came with, once that was checked."""
 
     def header_items(self) -> Headers:
         """All headers in order, repeated ones too."""

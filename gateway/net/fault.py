@@ -9,7 +9,7 @@ from __future__ import annotations
 class PodFault(Exception):
     """A pod failed.
 
-    word: "connect", "reset", "timeout", "malformed".
+    word: "connect", "reset", "timeout", "malformed"; "local" where it was the gateway that could not connect.
     process_gone: True when nothing listens there any more.
     reached: False when the pod certainly has not seen the request.
     """

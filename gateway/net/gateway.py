@@ -18,22 +18,20 @@ from gateway.net import headers as names
 from gateway.net.exchange import ClientGoneError, Incoming, Outgoing, Page
 from gateway.net.generation import Generation
 from gateway.net.health import Health, union_of_models
-from gateway.net.outcome import Finished
+from gateway.net.keys import Door, check_path
 from gateway.net.parts import Parts
+from gateway.net.passing import Passing
 from gateway.net.records import Outcome, RequestRecord
-from gateway.net.upstream import PodFault
+from gateway.wire.dialects import OPENAI
 from gateway.wire.endpoints import ENDPOINTS, Endpoint
 from gateway.wire.errors import (
     ClientVisibleError,
     NoPodError,
-    PodFailedError,
     UnknownPathError,
     WrongContentTypeError,
     WrongMethodError,
 )
-
-PASS_THROUGH = {"/tokenize": "POST", "/detokenize": "POST", "/version": "GET"}
-"""Paths that any healthy pod may answer, and their method."""
+from gateway.wire.paths import OF_A_RESPONSE, PASS_THROUGH, response_of
 
 Handler = Callable[[Incoming, Outgoing, RequestRecord], Awaitable[None]]
 MakePage = Callable[[], Page | Awaitable[Page]]
@@ -48,21 +46,25 @@ class _Entry:
 class Gateway:
     """Serves requests with the parts it is given.
 
-    pages: further GET paths, such as /metrics, each a function that makes the page, now or soon.
+    pages: further GET paths, such as /metrics, each a function that makes the page, now or soon. door: lets requests
+    in; without one, everybody's.
     """
 
-    def __init__(self, parts: Parts, pages: Mapping[str, MakePage] | None = None) -> None:
+    def __init__(self, parts: Parts, pages: Mapping[str, MakePage] | None = None, door: Door | None = None) -> None:
         self.parts = parts
+        self.door = door or Door()
         self.health = Health(parts)
         self.draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         made: dict[str, MakePage] = {"/health": self._live, "/ready": self._ready, "/v1/models": self._models}
+        made["/"] = self._live
         made |= pages or {}
         self._table = {path: _Entry(("GET", "HEAD"), self._page(make)) for path, make in made.items()}
         self._table |= {path: _Entry(("POST",), self._generation(row)) for path, row in ENDPOINTS.items()}
         self._table |= {path: _Entry((method,), self._pass_through) for path, method in PASS_THROUGH.items()}
+        self._table |= {path: _Entry(methods, self._of_response) for path, methods in OF_A_RESPONSE.items()}
 
     @property
     def in_flight(self) -> int:
@@ -88,6 +90,9 @@ class Gateway:
         self._enter()
         parts.observer.started(record)
         try:
+            incoming = self.door.admit(incoming)
+            if incoming.path not in self._table:
+                check_path(incoming.path)
             await self._find(incoming)(incoming, outgoing, record)
         except ClientVisibleError as error:
             record.outcome = Outcome.REJECTED if error.status < 500 else Outcome.FAILED
@@ -96,7 +101,7 @@ class Gateway:
             record.outcome = Outcome.CANCELLED
             raise
         except Exception as error:  # noqa: BLE001 - the last resort: one bad request must not take others along
-            parts.observer.fault("bug", None, record.request_id, _where(error))
+            parts.observer.fault("bug", None, record.request_id, where(error))
             await self._say(outgoing, record, ClientVisibleError("Internal error in the gateway."))
         finally:
             self._leave()
@@ -114,10 +119,12 @@ class Gateway:
 
     def _known(self, path: str) -> str:
         """The path for logs and metrics: one of the table, so that strangers cannot make up new ones."""
+        if path not in self._table and (found := response_of(path)) is not None:
+            return found[0]
         return path if path in self._table else "other"
 
     def _find(self, incoming: Incoming) -> Handler:
-        entry = self._table.get(incoming.path)
+        entry = self._table.get(self._known(incoming.path))
         if entry is None:
             raise UnknownPathError("Unknown path.")
         if incoming.method not in entry.methods:
@@ -129,12 +136,13 @@ class Gateway:
         if outgoing.started:
             raise ClientGoneError
         record.status = error.status
+        dialect = ENDPOINTS[record.path].dialect if record.path in ENDPOINTS else OPENAI
         headers = [
             ("Content-Type", "application/json"),
             *error.headers.items(),
             (names.REQUEST_ID, record.request_id),
         ]
-        outgoing.send(error.status, headers, error.body())
+        outgoing.send(error.status, headers, dialect.error_body(error.message, error.kind, error.status, error.param))
 
     def _generation(self, endpoint: Endpoint) -> Handler:
         async def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
@@ -154,30 +162,12 @@ class Gateway:
         return serve
 
     async def _pass_through(self, incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
-        answer = await self._any_pod(incoming, incoming.body, record)
-        record.status, record.outcome = answer.status, Outcome.OK if answer.status < 400 else Outcome.REJECTED
-        outgoing.send(answer.status, names.to_client(answer.headers, record.request_id), answer.body)
+        await Passing(self.parts, incoming, outgoing, record).run()
 
-    async def _any_pod(self, incoming: Incoming, body: bytes, record: RequestRecord) -> Finished:
-        parts, limit_s = self.parts, self.parts.settings.timeouts.first_byte_s
-        fault: PodFault | None = None
-        pods = sorted((pod for pod in parts.fleet if pod.up), key=lambda pod: pod.load_tokens)
-        for pod in pods:
-            record.answering = pod.url
-            headers = names.to_pod(incoming.header_items(), record.request_id, None)
-            try:
-                answer = await parts.client.call(incoming.method, pod.url, incoming.target, headers, body, limit_s)
-                try:
-                    return Finished(answer.status, answer.headers, await answer.read(limit_s))
-                finally:
-                    answer.close()
-            except PodFault as error:
-                fault = error
-                parts.notice(pod, error)
-                parts.observer.fault(f"pass_through_{error.word}", pod.url, record.request_id, error.detail)
-        if fault is not None:
-            raise PodFailedError(f"No pod could answer ({fault.word}).")
-        raise NoPodError("No pod is up to answer.", headers={"Retry-After": "2"})
+    async def _of_response(self, incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
+        found = response_of(incoming.path)
+        assert found is not None
+        await Passing(self.parts, incoming, outgoing, record).run_of_response(found[1])
 
     def _live(self) -> Page:
         return Page("application/json", b'{"status":"ok"}')
@@ -195,7 +185,7 @@ class Gateway:
         return Page("application/json", union_of_models(self.health.models))
 
 
-def _where(error: Exception) -> str:
+def where(error: BaseException) -> str:
     """The kind of an exception and the line it came from; never its text, which may quote a message."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__} at {frames[-1].filename}:{frames[-1].lineno}" if frames else type(error).__name__

@@ -17,33 +17,36 @@ from gateway.core.pods import Pod, Seat
 from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Headers, Incoming, Outgoing
-from gateway.net.handover import close_opened, let_go, refuse_offer, release
+from gateway.net.handover import close_opened, let_go, refuse_offer
 from gateway.net.intake import Intake, take_in
-from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_pod
+from gateway.net.leases import Lease
+from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_connection, no_pod, no_room
 from gateway.net.parts import Parts
 from gateway.net.placenotes import PlaceNotes
 from gateway.net.prefill import PrefillLeg
 from gateway.net.records import Outcome, RequestRecord
-from gateway.net.relay import OpenStream, blames_the_pod, open_stream, relay_stream
+from gateway.net.relay import OpenStream, open_stream, relay_stream
+from gateway.net.retries import Retries
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
-from gateway.wire.answers import PrefillAnswer, WholeAnswer, engine_of, rewrite_answer
+from gateway.wire.answers import PrefillAnswer, engine_of
+from gateway.wire.dialects import Tap
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.errors import PodFailedError, PodTimeoutError
 from gateway.wire.fields import Fields, integer_of
 from gateway.wire.readback import on_ids
-from gateway.wire.sse import StreamTap
 from gateway.wire.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the answering pod's answer taught: its usage (None if it did not say), the head of the reply, and whether
-    some of it was reasoning."""
+    """What the answering pod's answer taught: its usage (None if it did not say), the head of the reply, whether some
+    of it was reasoning, and the id by which a later request may go on from it."""
 
     usage: Usage | None
     reply_head: bytes | None
     reasoned: bool
+    response_id: str | None = None
 
 
 class Generation:
@@ -67,6 +70,8 @@ class Generation:
         self._rank: int | None = None
         self._ids: list[int] | None = None
         self._places = PlaceNotes(parts, record)
+        self._retries: Retries
+        self._lease = Lease(parts, incoming, record)
 
     async def run(self) -> None:
         """Answer the client, learn from it. Raises ClientVisibleError, ClientGoneError."""
@@ -77,22 +82,41 @@ class Generation:
         conversation = intake.recognition.conversation
         self._places.key = conversation.key
         parts.store.begin(conversation)
+        parts.budget.request(time.monotonic())
+        parts.wake_breakers()
         finished = False
         try:
-            plan = decide(intake.request, intake.recognition, parts.fleet, parts.policy, parts.residency)
-            if plan is None:
-                raise no_pod()
+            plan = await self._plan(intake)
             parts.store.bind(conversation, plan.prefill.url if plan.prefill else None, plan.answering.url)
             plan, learned = await self._until_answered(plan, intake)
             if learned is not None:
                 parts.store.finish(intake.recognition, intake.chain, self._result(plan, learned, intake.prompt_bytes))
                 finished = True
+                if learned.response_id is not None:
+                    for root in intake.roots:
+                        parts.store.link(conversation, root, learned.response_id)
                 self._learn(intake, plan, learned.usage)
                 if parts.shared is not None:
                     parts.shared.publish(intake.recognition, named=intake.named)
         finally:
             if not finished:
                 parts.store.fail(conversation)
+
+    async def _plan(self, intake: Intake) -> Plan:
+        """Decide; where all decode pods are full, wait for a place now, while no lease runs."""
+        parts = self._parts
+        queue_s = parts.settings.queue_s
+        deadline = time.monotonic() + queue_s
+        while True:
+            plan = decide(
+                intake.request, intake.recognition, parts.fleet.serving(intake.model), parts.policy, parts.residency
+            )
+            if plan is None:
+                raise no_pod()
+            if plan.prefill is None or queue_s == 0 or not intake.request.full(plan.answering):
+                return plan
+            if not await parts.room.wait(deadline):
+                raise no_room()
 
     def _learn(self, intake: Intake, plan: Plan, usage: Usage | None) -> None:
         if usage is None:
@@ -104,30 +128,34 @@ class Generation:
 
     async def _until_answered(self, plan: Plan, intake: Intake) -> tuple[Plan, Learned | None]:
         key, handover_allowed = intake.recognition.conversation.key, intake.request.whole is None
-        attempts = Attempts(key, self._parts.fleet, handover_allowed)
-        while True:
-            self._note_plan(plan, attempts.count)
-            try:
-                return plan, await self._carry_out(plan)
-            except PodRejected as rejected:
-                self._record.outcome = Outcome.REJECTED
-                await self._send(rejected.answer)
-                return plan, None
-            except LegFault as failure:
-                pod = plan.prefill if failure.leg is Leg.PREFILL and plan.prefill is not None else plan.answering
-                self._parts.observer.fault(
-                    f"{failure.leg}_{failure.fault.word}", pod.url, self._record.request_id, failure.fault.detail
-                )
-                following = attempts.after(plan, failure.leg, str(failure.fault))
-                if following is None:
-                    await self._give_up(failure)
+        self._retries = Retries(
+            self._parts, self._record, Attempts(key, self._parts.fleet.serving(intake.model), handover_allowed)
+        )
+        try:
+            while True:
+                self._note_plan(plan, self._retries.count)
+                try:
+                    return plan, await self._carry_out(plan)
+                except PodRejected as rejected:
+                    self._record.outcome = Outcome.REJECTED
+                    await self._send(rejected.answer)
                     return plan, None
-                plan = following
+                except LegFault as failure:
+                    following = await self._retries.after(plan, failure, lease_runs=self._handover_unused)
+                    if following is None:
+                        await self._give_up(failure)
+                        return plan, None
+                    plan = following
+        finally:
+            self._retries.settle()
+            self._lease.drop()
 
     async def _give_up(self, failure: LegFault) -> None:
         if failure.answer is not None:
             await self._send(failure.answer)
             return
+        if failure.fault.word == "local":
+            raise no_connection()
         if not any(pod.up for pod in self._parts.fleet if pod.role != "prefill"):
             raise no_pod()
         if failure.fault.word == "timeout":
@@ -138,10 +166,13 @@ class Generation:
         seat = Seat(plan.answering, self._prompt_tokens)
         try:
             if plan.prefill is None:
+                self._lease.drop()
                 self._prefilled = None
-            elif self._prefilled is None or not self._handover_unused:
+            elif self._prefilled is None or not self._handover_unused or self._lease.stale:
+                self._lease.drop()
                 leg = self._prefill_leg()
                 self._prefilled = await leg.run(plan.prefill, plan)
+                self._lease.begin(plan.prefill, self._prefilled.handover)
                 self._ids = leg.ids
                 self._prefilled_by, self._handover_unused = plan.prefill.url, True
             else:
@@ -149,11 +180,12 @@ class Generation:
             return await self._answer(seat, self._prefilled)
         finally:
             seat.leave_unless_kept()
+            self._parts.room.freed()
 
     def _prefill_leg(self) -> PrefillLeg:
         return PrefillLeg(
             self._parts,
-            self._endpoint.api,
+            self._endpoint,
             self._incoming,
             self._record,
             self._fields,
@@ -163,7 +195,8 @@ class Generation:
 
     async def _answer(self, seat: Seat, prefilled: PrefillAnswer | None) -> Learned | None:
         pod = seat.pod
-        ask_usage = self._one_choice or pod.url in self._parts.fingerprints
+        asks = self._endpoint.dialect.asks_usage
+        ask_usage = asks and (self._one_choice or pod.url in self._parts.fingerprints)
         fields = self._fields
         if prefilled is not None and self._ids is not None:
             fields = on_ids(self._endpoint.api, fields, self._ids)
@@ -176,21 +209,25 @@ class Generation:
         try:
             opened = await asyncio.shield(opening)
             self._handover_unused = False
+            self._lease.taken()
+            self._parts.praise(pod, begun=True)
+            self._retries.settle()
             if isinstance(opened, Finished):
                 return await self._deliver(pod, opened, prefilled)
             return await self._relay(pod, opened, prefilled)
         except LegFault as failure:
             self._handover_unused = prefilled is not None and not failure.fault.reached
+            self._lease.failed(failure.fault)
             raise
         except PodRejected:
-            if prefilled is not None and prefilled.handover is not None:
-                self._parts.background(release(self._parts, pod, self._incoming, self._record, prefilled.handover))
+            self._lease.rejected(pod)
             raise
         finally:
             if opened is None and not opening.done():
                 seat.kept = True
                 grace_s = self._parts.settings.timeouts.handover_grace_s - (time.monotonic() - sent_at)
-                self._parts.background(let_go(seat, opening, grace_s if prefilled is not None else 0.0))
+                done = self._parts.let_go_done(self._lease.passed_on())
+                self._parts.background(let_go(seat, opening, grace_s if prefilled is not None else 0.0, done))
             else:
                 close_opened(opening)
 
@@ -214,20 +251,17 @@ class Generation:
                 answer.close()
         if isinstance(opened, Finished):
             return judge(opened)
-        if opened.tap.error and blames_the_pod(opened.opening):
+        dialect = self._endpoint.dialect
+        if opened.tap.error and dialect.blames_the_pod(opened.opening):
             answer.close()
-            rest = b"" if opened.tap.done else b"data: [DONE]\n\n"
+            rest = b"" if opened.tap.done else dialect.last_word
             bad = Finished(200, answer.headers, opened.opening + rest)
             raise LegFault(Leg.ANSWER, PodFault("error_event", opened.tap.error), bad)
         return opened
 
-    def _tap(self, pod: Pod, prefilled: PrefillAnswer | None) -> StreamTap:
-        return StreamTap(
-            strip_usage=not legs.wants_usage(self._fields),
-            continuous=legs.wants_continuous_usage(self._fields),
-            prefill=prefilled.details if prefilled else None,
-            fingerprint=self._parts.fingerprints.get(pod.url),
-        )
+    def _tap(self, pod: Pod, prefilled: PrefillAnswer | None) -> Tap:
+        fingerprint = self._parts.fingerprints.get(pod.url)
+        return self._endpoint.dialect.tap(self._fields, prefilled.details if prefilled else None, fingerprint)
 
     @property
     def _one_choice(self) -> bool:
@@ -240,14 +274,15 @@ class Generation:
 
     async def _deliver(self, pod: Pod, finished: Finished, prefilled: PrefillAnswer | None) -> Learned:
         self._parts.met_engine(pod, engine_of(finished.body))
-        whole: WholeAnswer = rewrite_answer(finished.body, prefilled.details if prefilled else None)
+        whole = self._endpoint.dialect.rewrite(finished.body, prefilled.details if prefilled else None)
         self._record.ttft_s = time.monotonic() - self._started
         self._count(whole.usage, prefilled)
         self._record.outcome = Outcome.OK
+        self._parts.praise(pod)
         if whole.offer is not None:
             refuse_offer(self._parts, pod, self._incoming, self._record, whole.offer)
         await self._send(Finished(finished.status, finished.headers, whole.body))
-        return Learned(whole.usage, whole.reply_head, whole.reasoned)
+        return Learned(whole.usage, whole.reply_head, whole.reasoned, whole.response_id)
 
     async def _relay(self, pod: Pod, stream: OpenStream, prefilled: PrefillAnswer | None) -> Learned | None:
         record, tap = self._record, stream.tap
@@ -268,12 +303,17 @@ class Generation:
             record.outcome = Outcome.BROKEN
             fault = end.fault or PodFault("error_event", tap.error or "")
             self._parts.notice(pod, fault)
+            if end.fault is not None:
+                self._parts.blame(pod, fault.word)
             self._parts.observer.fault(f"stream_{fault.word}", pod.url, record.request_id, fault.detail)
             return None
+        self._parts.praise(pod)
         if record.output_tokens and record.output_tokens > 1:
             record.tpot_s = (end.last_byte_at - stream.first_byte_at) / (record.output_tokens - 1)
         record.outcome = Outcome.OK
-        return Learned(tap.usage, tap.reply_head, tap.reasoned)
+        if tap.offer is not None:
+            refuse_offer(self._parts, pod, self._incoming, self._record, tap.offer)
+        return Learned(tap.usage, tap.reply_head, tap.reasoned, tap.response_id)
 
     def _count(self, usage: Usage | None, prefilled: PrefillAnswer | None) -> None:
         if usage is None:
@@ -281,6 +321,10 @@ class Generation:
         record = self._record
         record.prompt_tokens, record.output_tokens = usage.prompt_tokens, usage.output_tokens
         record.cached_tokens = usage.cached_tokens
+        pod = self._parts.fleet.get(record.answering)
+        if prefilled is None and pod is not None and record.stream and record.ttft_s and record.attempts == 1:
+            new_tokens = usage.prompt_tokens - (usage.cached_tokens or 0)
+            self._parts.outliers.timed(pod, record.ttft_s, new_tokens, time.monotonic())
         if prefilled is not None and prefilled.usage is not None:
             told = prefilled.usage.prompt_tokens
             if told != usage.prompt_tokens:

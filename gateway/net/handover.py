@@ -7,6 +7,7 @@ the request, D must hear of the hand-over, or the blocks stay pinned until P's l
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -22,13 +23,13 @@ from gateway.wire.legs import release_body
 from gateway.wire.readback import release_params
 
 
-async def let_go(seat: Seat, opening: asyncio.Future[Any], grace_s: float) -> None:
+async def let_go(seat: Seat, opening: asyncio.Future[Any], grace_s: float, done: Callable[[], None]) -> None:
     """The client left while the answering leg was on its way: end it, but never before D knows of the KV on P.
 
     D's abort is what makes P free its blocks, and D can only abort what has reached its scheduler.
 
     opening: the leg, which becomes an OpenStream or something that needs no closing. grace_s: how long it may still
-    take to get there; 0 when P holds nothing for it.
+    take to get there; 0 when P holds nothing for it. done: called in the end.
     """
     try:
         if grace_s > 0:
@@ -38,6 +39,7 @@ async def let_go(seat: Seat, opening: asyncio.Future[Any], grace_s: float) -> No
         close_opened(opening)
     finally:
         seat.leave()
+        done()
 
 
 def close_opened(opening: asyncio.Future[Any]) -> None:
@@ -55,15 +57,17 @@ def refuse_offer(parts: Parts, pod: Pod, incoming: Incoming, record: RequestReco
     passes the word on.
     """
     params = release_params(offer)
-    messenger = next((other for other in parts.fleet if other.up and other is not pod), None)
+    messenger = next(
+        (other for other in parts.fleet if other.up and other is not pod and other.shares_model(pod)), None
+    )
     if params is not None and messenger is not None:
         parts.background(release(parts, messenger, incoming, record, params))
 
 
-async def release(parts: Parts, pod: Pod, incoming: Incoming, record: RequestRecord, handover: msgspec.Raw) -> None:
+async def release(parts: Parts, pod: Pod, incoming: Incoming, record: RequestRecord, handover: msgspec.Raw) -> bool:
     """D refused the request (4xx), perhaps before its connector heard of the hand-over: make sure that P hears of it.
 
-    Harmless when P has freed the blocks already.
+    True when the pod that brings the word took it. Harmless when P has freed the blocks already.
     """
     credential = [item for item in incoming.header_items() if item[0].lower() == "authorization"]
     headers = names.to_pod([("Content-Type", "application/json"), *credential], record.request_id, None)
@@ -74,3 +78,5 @@ async def release(parts: Parts, pod: Pod, incoming: Incoming, record: RequestRec
         answer.close()
     except PodFault as fault:
         parts.observer.fault(f"release_{fault.word}", pod.url, record.request_id, fault.detail)
+        return False
+    return answer.status < 500

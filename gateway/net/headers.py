@@ -41,8 +41,20 @@ _NOT_TO_PODS = HOP_BY_HOP | {
     "x-session-id",
     "x-data-parallel-rank",
     "x-ppd-weights",
+    "x-ppd-route",
+    "x-ppd-reason",
 }
-_NOT_TO_CLIENTS = HOP_BY_HOP | {"content-length", "x-request-id"}
+_NOT_TO_CLIENTS = HOP_BY_HOP | {
+    "content-length",
+    "x-request-id",
+    "x-session-id",
+    "x-data-parallel-rank",
+    "x-ppd-weights",
+    "x-ppd-route",
+    "x-ppd-reason",
+}
+CREDENTIALS = frozenset({"authorization", "x-api-key"})
+"""Where OpenAI's and Anthropic's clients put their key."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -62,6 +74,11 @@ def to_pod(items: Headers, request_id: str, session_id: str | None, rank: int | 
     if rank is not None:
         ours.append((DATA_PARALLEL_RANK, str(rank)))
     return [*_without(items, _NOT_TO_PODS), *ours]
+
+
+def signed(items: Headers, key: str) -> list[tuple[str, str]]:
+    """The headers of a call to a pod with the pods' key, and no other."""
+    return [*(item for item in items if item[0].lower() not in CREDENTIALS), ("Authorization", f"Bearer {key}")]
 
 
 def to_client(items: Headers, request_id: str) -> list[tuple[str, str]]:

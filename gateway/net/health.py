@@ -57,6 +57,9 @@ class Health:
     async def look(self, pod: Pod, *, closely: bool = True) -> None:
         """Probe a pod once. closely: read its facts even when they are not due."""
         losses = self._parts.losses[pod.url]
+        self._parts.wake_breakers()
+        self._parts.handovers.expire(time.monotonic())
+        self._parts.review_outliers()
         try:
             await self._scout.healthy(pod)
         except PodFault as fault:
@@ -70,8 +73,7 @@ class Health:
             return
         self._parts.explained[pod.url] = losses
         if not pod.up:
-            self._parts.fleet.set_up(pod, True)
-            self._parts.observer.pod_changed(pod.url, pod.role, True, "healthy")
+            self._parts.came_up(pod, "healthy")
         self.selftests.consider(pod)
 
     async def _pass_on_suspicion(self) -> None:
@@ -97,6 +99,8 @@ class Health:
                 continue
 
     def _failed(self, pod: Pod, fault: PodFault) -> None:
+        if fault.word == "local":
+            return
         self._failures[pod.url] += 1
         if fault.process_gone:
             self._parts.lost(pod, fault.detail)

@@ -15,17 +15,20 @@ from gateway.core.chains import Chain, MessageChain, TextChain, root_of
 from gateway.core.conversations import Recognition, key_of_id
 from gateway.core.decide import Request
 from gateway.core.estimates import prompt_tokens
+from gateway.core.links import link_key
 from gateway.core.weights import Weights, parse_weights
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
+from gateway.net.keys import key_of, others_exist, tenant_of
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
 from gateway.wire import legs
-from gateway.wire.contract import whole_reason
+from gateway.wire.contract import Api, whole_reason
 from gateway.wire.endpoints import Endpoint
-from gateway.wire.errors import BadRequestError
+from gateway.wire.errors import BadRequestError, UnknownResponseError
 from gateway.wire.fields import Fields, integer_of, parse, string_of, value_of
 from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply, reply_head
+from gateway.wire.prompts_responses import previous_response
 from gateway.wire.readback import has_only_text
 
 
@@ -37,6 +40,7 @@ class Intake:
     prompt_bytes: the size of its prompt, from which its tokens were estimated.
     tenant: who asks, as a hash.
     named: the client gave its conversation an id.
+    roots: under which the id of its answer can be found again: with model and salt, and by who asks alone.
     """
 
     fields: Fields
@@ -47,6 +51,7 @@ class Intake:
     recognition: Recognition
     request: Request
     named: bool
+    roots: tuple[bytes, bytes]
 
     @property
     def session_id(self) -> str:
@@ -61,21 +66,26 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         parts.observer.fault("client_handover", None, record.request_id, f"dropped {', '.join(clean.removed)}")
     fields, now_s = clean.fields, time.monotonic()
     model = string_of(fields, "model") or ""
-    credential = incoming.headers.get("Authorization", "")
-    weights = _weights(parts, incoming, credential)
+    credential = tenant_of(incoming)
+    weights = _weights(parts, incoming)
+    if not parts.settings.allow_client_priority:
+        fields.pop("priority", None)
     if parts.settings.isolate_tenants:
         fields = legs.isolated(fields, credential)
     root = root_of(credential, model, string_of(fields, "cache_salt") or "")
     chain = _chain(root, endpoint.read_prompt(fields))
     explicit_id = _explicit_id(incoming, fields)
+    previous = previous_response(fields) if endpoint.api is Api.RESPONSES else None
     if parts.shared is not None:
-        await parts.shared.consult(None if explicit_id is None else key_of_id(root, explicit_id), chain)
+        link = None if previous is None else link_key(root, previous)
+        await parts.shared.consult(None if explicit_id is None else key_of_id(root, explicit_id), chain, link)
         now_s = time.monotonic()
-    recognition = parts.store.recognise(root, explicit_id, chain, secrets.token_bytes(16), now_s)
+    tenant = root_of(credential)
+    only = None if previous is None else _keeper(parts, incoming, (root, tenant), previous)
+    recognition = parts.store.recognise(root, explicit_id, chain, secrets.token_bytes(16), now_s, previous)
     if recognition.parent is not None:
         parts.residency.join(recognition.conversation.key, recognition.parent)
     prompt_bytes = len(bytes(fields.get(endpoint.prompt_field, b"")))
-    tenant = root_of(credential)
     parts.rate.count(now_s)
     request = Request(
         prompt_tokens=prompt_tokens(recognition, model, prompt_bytes, parts.bytes_per_token),
@@ -86,12 +96,31 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         decode_max_in_flight=parts.settings.decode_max_in_flight,
         min_resident_share=parts.settings.min_resident_share,
         readback=parts.settings.readback and has_only_text(endpoint.api, fields),
+        only=only,
     )
     record.stream = legs.wants_stream(fields)
     record.turn, record.kind = recognition.turn, recognition.kind
     record.conversation = recognition.conversation.key.hex()
-    named = explicit_id is not None
-    return Intake(legs.without_session(fields), model, tenant, prompt_bytes, chain, recognition, request, named)
+    return Intake(
+        legs.without_session(fields),
+        model,
+        tenant,
+        prompt_bytes,
+        chain,
+        recognition,
+        request,
+        named=explicit_id is not None,
+        roots=(root, tenant),
+    )
+
+
+def _keeper(parts: Parts, incoming: Incoming, roots: tuple[bytes, bytes], response_id: str) -> str | None:
+    """The pod that has that answer in memory, None when nobody knows. Raises UnknownResponseError."""
+    known = (parts.store.links.find(root, response_id) for root in roots)
+    link = next((found for found in known if found is not None), None)
+    if link is None and others_exist(incoming, parts.settings.isolate_tenants):
+        raise UnknownResponseError
+    return None if link is None else link.pod
 
 
 def _explicit_id(incoming: Incoming, fields: Fields) -> str | None:
@@ -113,7 +142,7 @@ def _chain(root: bytes, prompt: Prompt) -> Chain | None:
     return None
 
 
-def _weights(parts: Parts, incoming: Incoming, credential: str) -> Weights:
+def _weights(parts: Parts, incoming: Incoming) -> Weights:
     settings = parts.settings.weights
     asked = incoming.headers.get(names.WEIGHTS)
     if asked is not None and settings.allow_request:
@@ -122,13 +151,16 @@ def _weights(parts: Parts, incoming: Incoming, credential: str) -> Weights:
         except ValueError as error:
             raise BadRequestError(f"{names.WEIGHTS}: {error}.", param=names.WEIGHTS) from None
     if settings.tenants:
-        key = credential.removeprefix("Bearer ").strip()
-        return settings.tenants.get(hashlib.sha256(key.encode()).hexdigest(), settings.default)
+        caller, tenants = incoming.caller, settings.tenants
+        if caller is None:
+            return tenants.get(hashlib.sha256((key_of(incoming) or "").encode()).hexdigest(), settings.default)
+        return tenants.get(caller.tenant) or tenants.get(caller.key_hash) or settings.default
     return settings.default
 
 
 def _output_tokens(parts: Parts, recognition: Recognition, tenant: bytes, fields: Fields) -> int:
-    limit = integer_of(fields, "max_completion_tokens") or integer_of(fields, "max_tokens")
+    names_of_limit = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+    limit = next((found for name in names_of_limit if (found := integer_of(fields, name))), None)
     return parts.outputs.expect(
         recognition.conversation.recent_outputs,
         tenant,

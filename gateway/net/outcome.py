@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.core.fallback import Leg
 from gateway.net.exchange import Headers
 from gateway.net.upstream import PodFault
@@ -36,6 +38,11 @@ class Finished:
     headers: Headers
     body: bytes
 
+    @property
+    def is_json(self) -> bool:
+        """By its own word."""
+        return any(n.lower() == "content-type" and v.startswith("application/json") for n, v in self.headers)
+
 
 class PodRejected(Exception):
     """A pod found fault with the request itself (4xx): its answer goes to the client as it is."""
@@ -47,12 +54,32 @@ class PodRejected(Exception):
 
 def judge(finished: Finished) -> Finished:
     """Let a good answer pass, raise what the others mean."""
-    if finished.status < 400:
+    if finished.status < 300:
+        if finished.is_json and not _whole_json(finished.body):
+            raise LegFault(Leg.ANSWER, PodFault("malformed", "the answer is not JSON to its end"))
         return finished
-    if finished.status < 500:
+    if 400 <= finished.status < 500:
         raise PodRejected(finished)
     raise LegFault(Leg.ANSWER, PodFault("status", str(finished.status)), finished)
 
 
 def no_pod() -> NoPodError:
     return NoPodError("No pod is up to answer.", headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def no_room() -> NoPodError:
+    """Every decode pod has as many requests as it may."""
+    return NoPodError("All decode pods are full.", headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def no_connection() -> NoPodError:
+    """The gateway is at an end with its own means."""
+    return NoPodError("The gateway cannot open another connection now.", headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def _whole_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True

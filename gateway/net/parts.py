@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.core.breakers import BreakerState
+from gateway.core.budget import RetryBudget
 from gateway.core.conversations import ConversationStore
 from gateway.core.estimates import BytesPerToken
+from gateway.core.handovers import Handovers, Waiting
+from gateway.core.outliers import Outliers
 from gateway.core.outputs import OutputLengths
-from gateway.core.pods import Fleet, Pod
+from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Policy
 from gateway.core.rates import RequestRate
 from gateway.core.residency import Residency
 from gateway.net.records import Observer
+from gateway.net.room import Room
 from gateway.net.settings import GatewaySettings
-from gateway.net.shared import SharedState
 from gateway.net.upstream import PodClient, PodFault
+
+if TYPE_CHECKING:
+    from gateway.net.shared import SharedState
 
 
 @dataclass
@@ -36,6 +44,9 @@ class Parts:
     which process it is; no entry for a pod that was never up.
     shared: what other gateways know, where there are any.
     suspects: pods whose health is to be looked at now rather than at the next interval.
+    budget: how many requests may be tried again.
+    handovers: whose KV waits on which prefill pod. room: who waits for a place at a decode pod.
+    outliers: which pods are far from their peers.
     """
 
     fleet: Fleet
@@ -56,9 +67,14 @@ class Parts:
     shared: SharedState | None = None
     suspects: set[str] = field(default_factory=set)
     suspicion: asyncio.Event = field(default_factory=asyncio.Event)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    handovers: Handovers = field(default_factory=Handovers)
+    outliers: Outliers = field(default_factory=Outliers)
+    room: Room = field(default_factory=Room)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.handovers = Handovers(self.settings.lease_s)
         self.store.on_forget = self.residency.forget
 
     def notice(self, pod: Pod, fault: PodFault) -> None:
@@ -79,9 +95,54 @@ class Parts:
             self.fleet.set_up(pod, False)
             self.observer.pod_changed(pod.url, pod.role, False, detail)
 
+    def blame(self, pod: Pod, word: str) -> None:
+        """A pod failed a request; too often in a row, and it gets none for a while."""
+        self.outliers.ended(pod, True, time.monotonic())
+        if pod.breaker.failed(self.settings.breaker, time.monotonic(), random.random()):
+            self._breaker_changed(pod, f"{pod.breaker.failures} failures in a row, the last: {word}")
+
+    def praise(self, pod: Pod, *, begun: bool = False) -> None:
+        """A pod answered a request. begun: so far only its first word, which says enough where one request tries."""
+        if begun and pod.breaker.state is BreakerState.CLOSED:
+            return
+        if not begun:
+            self.outliers.ended(pod, False, time.monotonic())
+        if pod.breaker.succeeded():
+            self._breaker_changed(pod, "it answered")
+
+    def wake_breakers(self) -> None:
+        """Let one request go to each pod whose cool-down is over."""
+        for pod in self.fleet.guarded:
+            if pod.breaker.due(time.monotonic()):
+                self._breaker_changed(pod, "one request may try")
+
+    def review_outliers(self) -> None:
+        """Take traffic from pods that are far from their peers, give it back to others; every few seconds."""
+        if not self.outliers.due(time.monotonic()):
+            return
+        for role in Role:
+            pods = [pod for pod in self.fleet.of(role) if pod.up]
+            for pod, why in self.outliers.review(pods, time.monotonic()):
+                self.observer.fault("outlier", pod.url, "-", f"gets less traffic: {why}")
+
+    def came_up(self, pod: Pod, detail: str) -> None:
+        """A pod is well again, or for the first time."""
+        if pod.breaker.reset():
+            self._breaker_changed(pod, "the pod came up")
+        self.fleet.set_up(pod, True)
+        self.observer.pod_changed(pod.url, pod.role, True, detail)
+
+    def _breaker_changed(self, pod: Pod, detail: str) -> None:
+        self.fleet.note_breaker(pod)
+        self.observer.pod_breaker(pod.url, pod.role, pod.breaker.state, detail)
+
     def restarted(self, pod: Pod, detail: str) -> None:
         """A pod's process was replaced, and its KV went with it."""
         pod.replaced()
+        self.handovers.forget(pod.url)
+        self.outliers.forget(pod)
+        if pod.breaker.reset():
+            self._breaker_changed(pod, "the pod was restarted")
         self.explained[pod.url] = self.losses[pod.url]
         self.fingerprints.pop(pod.url, None)
         self.engines.pop(pod.url, None)
@@ -97,7 +158,17 @@ class Parts:
             self.suspect(pod)
         self.engines[pod.url] = engine
 
-    def background(self, work: Coroutine[Any, Any, None]) -> None:
+    def let_go_done(self, waiting: Waiting | None) -> Callable[[], None]:
+        """What to call when an abandoned answering leg has ended: D has told P, and its place is free."""
+
+        def done() -> None:
+            if waiting is not None:
+                self.handovers.over(waiting)
+            self.room.freed()
+
+        return done
+
+    def background(self, work: Coroutine[Any, Any, object]) -> None:
         """Run work that outlives its request; `finish_background` waits for it at shutdown."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)

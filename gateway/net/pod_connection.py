@@ -19,6 +19,8 @@ from gateway.net.fault import PodFault
 READ_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 WRITE_HIGH_BYTES = 256 * 1024
+MAX_HELD_BYTES = 128 * 1024 * 1024
+"""Of an answer that is read whole; a pod that never ends one must not fill the memory."""
 
 _buffer = memoryview(bytearray(READ_BYTES))
 """Shared by all connections of the process's event loop: what a read puts there is taken out before the next read."""
@@ -41,6 +43,7 @@ class PodConnection(asyncio.BufferedProtocol):
         self._pieces: list[bytes] = []
         self._sink: Sink | None = None
         self._head_bytes = 0
+        self._held = 0
         self._bodyless = False
         self._framed = False
         self._paused = False
@@ -81,6 +84,11 @@ class PodConnection(asyncio.BufferedProtocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._broke(PodFault("malformed", type(error).__name__))
             return
+        if self._sink is None and self._pieces:
+            self._held += nbytes
+            if self._held > MAX_HELD_BYTES:
+                self._broke(PodFault("malformed", "the answer is too large"))
+                return
         self._hand_on()
 
     def eof_received(self) -> bool:
@@ -113,8 +121,9 @@ class PodConnection(asyncio.BufferedProtocol):
         if self.status < 200:
             return
         self.has_head = True
-        names = {name.lower() for name, _ in self.headers}
-        self._framed = "content-length" in names or "transfer-encoding" in names or self.status in (204, 304)
+        self._framed = self.status in (204, 304) or any(
+            name.lower() in ("content-length", "transfer-encoding") for name, _ in self.headers
+        )
 
     def on_body(self, data: bytes) -> None:
         self._pieces.append(data)
@@ -136,7 +145,7 @@ class PodConnection(asyncio.BufferedProtocol):
             raise PodFault("reset", "the connection was closed while it was idle")
         self.used += 1
         self.status, self.headers, self.has_head, self.complete, self.fault = 0, [], False, False, None
-        self._pieces, self._sink, self._head_bytes, self._bodyless = [], None, 0, bodyless
+        self._pieces, self._sink, self._head_bytes, self._bodyless, self._held = [], None, 0, bodyless, 0
         self._parser = httptools.HttpResponseParser(self)
         self.silent_since = self._loop.time()
         if len(body) < READ_BYTES:
@@ -178,6 +187,7 @@ class PodConnection(asyncio.BufferedProtocol):
     def take(self) -> bytes:
         """What has arrived and was not taken yet."""
         pieces, self._pieces = self._pieces, []
+        self._held = 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def pause(self) -> None:
@@ -238,12 +248,16 @@ class PodConnection(asyncio.BufferedProtocol):
             raise self.fault
 
     def _hand_on(self) -> None:
-        sink = self._sink
-        if sink is not None and self._pieces:
+        sink, pieces = self._sink, self._pieces
+        if sink is not None and pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
             try:
-                sink(self.take())
+                sink(data)
             except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
                 self._broke(error)
+                return
+            if not self.complete:
                 return
         waiter = self._waiter
         if (

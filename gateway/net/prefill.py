@@ -21,8 +21,8 @@ from gateway.net.readback import MIN_TOKENS, PROOF_S, Recall, Recalled, RecallFa
 from gateway.net.records import RequestRecord
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
-from gateway.wire.answers import PrefillAnswer, engine_of, read_prefill
-from gateway.wire.contract import Api
+from gateway.wire.answers import PrefillAnswer, engine_of
+from gateway.wire.endpoints import Endpoint
 from gateway.wire.fields import Fields
 from gateway.wire.readback import on_ids, with_ids
 
@@ -37,7 +37,7 @@ class PrefillLeg:
     def __init__(
         self,
         parts: Parts,
-        api: Api,
+        endpoint: Endpoint,
         incoming: Incoming,
         record: RequestRecord,
         fields: Fields,
@@ -45,7 +45,8 @@ class PrefillLeg:
         seat_tokens: int,
     ) -> None:
         self._parts = parts
-        self._api = api
+        self._api = endpoint.api
+        self._dialect = endpoint.dialect
         self._incoming = incoming
         self._record = record
         self._fields = fields
@@ -106,7 +107,7 @@ class PrefillLeg:
         """Let the holder free what it kept for a readback that did not come about. P brings the word if nobody else
         can."""
         parts = self._parts
-        others = [pod for pod in parts.fleet if pod.up and pod is not holder]
+        others = [pod for pod in parts.fleet if pod.up and pod is not holder and pod.shares_model(holder)]
         messenger = min(others, key=lambda pod: pod is prefill, default=None)
         if messenger is not None:
             parts.background(release(parts, messenger, self._incoming, self._record, recalled.offer))
@@ -138,13 +139,16 @@ class PrefillLeg:
             raise PodRejected(finished)
         if answer.status != 200:
             raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
-        prefilled = read_prefill(text)
+        prefilled = self._dialect.read_prefill(text)
         if prefilled.handover is None or prefilled.finish_reason not in ("length", "stop"):
             why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
             raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
         self._parts.met_engine(pod, engine_of(prefilled.handover))
+        self._parts.praise(pod)
         self._record.prefill_s = time.monotonic() - began
         if prefilled.usage is not None:
+            new_tokens = prefilled.usage.prompt_tokens - (prefilled.usage.cached_tokens or 0)
+            self._parts.outliers.timed(pod, self._record.prefill_s, new_tokens, time.monotonic())
             self._record.prefill_cached_tokens = prefilled.usage.cached_tokens
         return prefilled
 

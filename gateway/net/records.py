@@ -95,6 +95,9 @@ class Observer(Protocol):
         outcome: one word of `selftest.Proof`; direct: whether later turns may go straight to the pod.
         """
 
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        """A pod's breaker is now closed, open or half_open."""
+
 
 class IdleObserver:
     """An observer that nothing interests; override what does."""
@@ -115,4 +118,7 @@ class IdleObserver:
         return
 
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        return
+
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
         return

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import msgspec
-
 from gateway.net.exchange import Headers, Outgoing
 from gateway.net.upstream import PodAnswer, PodFault
-from gateway.wire.errors import error_event
-from gateway.wire.sse import StreamTap
+from gateway.wire.dialects import Tap
+
+MAX_OPENING_BYTES = 16 * 1024 * 1024
+"""Of a stream before it has said something."""
 
 
 @dataclass(slots=True)
@@ -26,13 +26,13 @@ class OpenStream:
     """
 
     answer: PodAnswer
-    tap: StreamTap
+    tap: Tap
     opening: bytes
     first_byte_at: float
     ended: bool
 
 
-async def open_stream(answer: PodAnswer, tap: StreamTap, first_byte_s: float) -> OpenStream:
+async def open_stream(answer: PodAnswer, tap: Tap, first_byte_s: float) -> OpenStream:
     """Wait for the first event that is more than the assistant's role. Raises PodFault.
 
     vLLM announces the role before it looks at what the engine said, so an engine that failed at once would
@@ -49,6 +49,8 @@ async def open_stream(answer: PodAnswer, tap: StreamTap, first_byte_s: float) ->
             return OpenStream(answer, tap, opening + tap.finish(), first_byte_at or time.monotonic(), True)
         first_byte_at = first_byte_at or time.monotonic()
         opening += tap.feed(chunk)
+        if len(opening) > MAX_OPENING_BYTES:
+            raise PodFault("malformed", "the stream says nothing at great length")
     return OpenStream(answer, tap, opening, first_byte_at, False)
 
 
@@ -83,30 +85,10 @@ async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers,
         finally:
             outgoing.pace(None)
     if end.fault is None and not tap.done:
-        end.fault = PodFault("reset", "the stream ended without [DONE]")
+        end.fault = PodFault("reset", "the stream ended without its last word")
     if end.fault is not None:
-        outgoing.write(error_event(f"The pod's stream broke ({end.fault.word}).", "upstream_error", 502))
+        outgoing.write(tap.error_event(f"The pod's stream broke ({end.fault.word}).", "upstream_error", 502))
     elif rest := tap.finish():
         outgoing.write(rest)
     outgoing.end()
     return end
-
-
-class _Error(msgspec.Struct):
-    code: int | str | None = None
-
-
-class _ErrorEvent(msgspec.Struct):
-    error: _Error
-
-
-def blames_the_pod(opening: bytes) -> bool:
-    """True when an error event that opens a stream is the pod's fault, not the client's (code 500 and up)."""
-    for event in opening.split(b"\n\n"):
-        if event.startswith(b'data: {"error"'):
-            try:
-                code = msgspec.json.decode(event[6:], type=_ErrorEvent).error.code
-            except msgspec.DecodeError:
-                return True
-            return not isinstance(code, int) or code >= 500
-    return False

@@ -12,8 +12,9 @@ import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-from gateway.net.connection import Connection, Limits, Request
+from gateway.net.connection import Connection, Limits
 from gateway.net.exchange import ClientGoneError, Incoming, Outgoing
+from gateway.net.request import Request
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
 
@@ -51,7 +52,13 @@ class HttpServer:
     async def listen(self, listener: socket.socket) -> int:
         """Take over a socket that is bound already; returns its port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=BACKLOG, ssl=self._tls)
+        self._server = await loop.create_server(
+            lambda: Connection(self),
+            sock=listener,
+            backlog=BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self.limits.head_s,
+        )
         self._sweeper = asyncio.ensure_future(self._sweep())
         return int(listener.getsockname()[1])
 

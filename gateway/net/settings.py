@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.core.breakers import BreakerRules
 from gateway.core.weights import BALANCED, Weights
 
 
@@ -48,8 +49,8 @@ class HealthSettings:
 class WeightSettings:
     """Whose weights count.
 
-    default: everyone's. tenants: by the hex SHA-256 of a tenant's API key. allow_request: whether a client may say
-    `X-PPD-Weights` itself.
+    default: everyone's. tenants: by tenant, or the hex SHA-256 of a tenant's API key. allow_request: whether a client
+    may say `X-PPD-Weights` itself.
     """
 
     default: Weights = BALANCED
@@ -71,9 +72,14 @@ class GatewaySettings:
     min_resident_share: float = 0.5
     readback: bool = False
     isolate_tenants: bool = False
+    allow_client_priority: bool = False
     expose_decisions: bool = False
     selftest: bool = True
     direct_without_proof: bool = False
     weights: WeightSettings = field(default_factory=WeightSettings)
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)
+    breaker: BreakerRules = field(default_factory=BreakerRules)
+    retry_timed_out_prefill: bool = False
+    lease_s: float = 30.0
+    queue_s: float = 0.0

@@ -7,12 +7,14 @@ out stale before a byte came back.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections import deque
 from urllib.parse import urlsplit
 
 from gateway.net.exchange import Headers
 from gateway.net.fault import PodFault
+from gateway.net.headers import signed
 from gateway.net.pod_connection import PodConnection, Sink, head_of
 
 __all__ = ["PodAnswer", "PodClient", "PodFault"]
@@ -21,6 +23,9 @@ POD_KEEPALIVE_S = 4.0
 """vLLM's HTTP server closes idle connections after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)."""
 
 _STALE_WITHIN_S = 1.0
+
+OWN_TROUBLE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
+"""Why a connection could not be made, where it is not the pod's fault."""
 
 
 class Limit:
@@ -68,15 +73,18 @@ class PodAnswer:
     def content_type(self) -> str:
         """The media type in lower case, without parameters."""
         for name, value in self.headers:
-            if name.lower() == "content-type":
+            if name == "content-type" or name.lower() == "content-type":
                 return value.partition(";")[0].strip().lower()
         return ""
 
     async def read(self, timeout_s: float) -> bytes:
         """The whole body. Raises PodFault."""
         connection = self._open()
-        with Limit(connection, timeout_s, "the body took more than"):
-            body = await connection.until_complete()
+        if connection.complete:
+            body = connection.take()
+        else:
+            with Limit(connection, timeout_s, "the body took more than"):
+                body = await connection.until_complete()
         self._give_back()
         return body
 
@@ -168,6 +176,8 @@ class _Pool:
         except TimeoutError:
             raise PodFault("connect", f"no connection within {connect_s:g} s", reached=False) from None
         except OSError as error:
+            if error.errno in OWN_TROUBLE:
+                raise PodFault("local", str(error), reached=False) from error
             gone = isinstance(error, ConnectionRefusedError)
             raise PodFault("connect", str(error), process_gone=gone, reached=False) from error
         return connection
@@ -184,9 +194,13 @@ class _Pool:
 
 
 class PodClient:
-    """One pool of connections per pod. Use as an async context manager."""
+    """One pool of connections per pod. Use as an async context manager.
 
-    def __init__(self, connect_s: float, tls: ssl.SSLContext | None = None) -> None:
+    key: the pods' own, in place of what clients sent; may be exchanged at any time.
+    """
+
+    def __init__(self, connect_s: float, tls: ssl.SSLContext | None = None, key: str | None = None) -> None:
+        self.key = key
         self._connect_s = connect_s
         self._tls = tls
         self._pools: dict[str, _Pool] = {}
@@ -205,9 +219,14 @@ class PodClient:
     async def call(
         self, method: str, pod_url: str, target: str, headers: Headers, body: bytes, timeout_s: float
     ) -> PodAnswer:
-        """Send a request and wait up to `timeout_s` for the head of the answer. Raises PodFault."""
+        """Send a request and wait up to `timeout_s` for the head of the answer. Raises PodFault.
+
+        Every call to a pod is made here, so the pods' own key is put on every one of them here.
+        """
         if not self._open:
             raise RuntimeError("PodClient is used outside its context")
+        if self.key is not None:
+            headers = signed(headers, self.key)
         pool = self._pools.get(pod_url)
         if pool is None:
             tls = self._tls or (ssl.create_default_context() if pod_url.startswith("https:") else None)
@@ -223,6 +242,8 @@ class PodClient:
                 connection.ask(head, body, bodyless=method == "HEAD")
                 with Limit(connection, timeout_s, "no answer within"):
                     await connection.until_head()
+                if connection.status == 401 and self.key is not None:
+                    raise PodFault("status", "401: the pod does not take the gateway's key")
                 return PodAnswer(connection, pool)
             except PodFault as fault:
                 connection.close()

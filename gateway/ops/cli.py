@@ -13,14 +13,12 @@ from typing import Any
 import uvloop
 
 from gateway.core.pods import Role
-from gateway.ops import explain, logs, workers
+from gateway.ops import keys, logs, workers
 from gateway.ops.config import ConfigError, load
-from gateway.ops.profile import command as profile
 from gateway.ops.serve import serve
 from gateway.ops.settings import SETTINGS
 from gateway.ops.tables import open_checked
 from gateway.version import VERSION
-from lut.cli import add_commands as add_lut
 from lut.table import TableError
 
 EXIT_USAGE = 2
@@ -32,7 +30,7 @@ EXIT_BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    options = _parser(serving=given[:1] == ["serve"]).parse_args(given)
     options.given = given
     try:
         status: int = options.run(options)
@@ -46,26 +44,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, serving: bool = False) -> argparse.ArgumentParser:
+    """The command line. serving: only what a gateway needs, which spares it what the other commands load."""
     parser = argparse.ArgumentParser(
         prog="ppd-gateway", description="A gateway for multi-turn chat in front of vLLM prefill and decode pods."
     )
     parser.add_argument("--version", action="version", version=f"ppd-gateway {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    serving = commands.add_parser("serve", help="serve requests", allow_abbrev=False)
-    serving.add_argument("--config", type=Path, metavar="FILE", help="TOML file; flags and PPD_… variables win over it")
+    gate = commands.add_parser("serve", help="serve requests", allow_abbrev=False)
+    gate.add_argument("--config", type=Path, metavar="FILE", help="TOML file; flags and PPD_… variables win over it")
     for setting in SETTINGS:
-        serving.add_argument(
+        gate.add_argument(
             setting.flag,
             dest=setting.key,
             action="append" if setting.repeatable else "store",
             metavar=setting.metavar,
             help=setting.help if setting.default in ((), None) else f"{setting.help} (default {setting.default})",
         )
-    serving.add_argument("--worker", help=argparse.SUPPRESS)
-    serving.add_argument("--worker-folder", type=Path, help=argparse.SUPPRESS)
-    serving.set_defaults(run=_serve)
+    gate.add_argument("--worker", help=argparse.SUPPRESS)
+    gate.add_argument("--worker-folder", type=Path, help=argparse.SUPPRESS)
+    gate.set_defaults(run=_serve)
+    if serving:
+        return parser
 
     config = commands.add_parser("config", help="look at a configuration").add_subparsers(
         required=True, metavar="COMMAND"
@@ -73,8 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     check = config.add_parser("check", help="say whether a file is fit to serve, without starting anything")
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
+    from gateway.ops import explain
+    from gateway.ops.profile import command as profile
+    from lut.cli import add_commands as add_lut
+
     explain.add_command(commands)
     profile.add_command(commands)
+    keys.add_command(commands)
     add_lut(commands)
     return parser
 
@@ -91,6 +97,7 @@ def _serve(options: argparse.Namespace) -> int:
             elif config.workers > 1:
                 if config.policy == "ppd":
                     open_checked(config.table)
+                keys.check(config)
                 return runner.run(workers.supervise(config, options.given))
             else:
                 runner.run(serve(config, access=access))
@@ -104,6 +111,7 @@ def _check(options: argparse.Namespace) -> int:
     config = load(options.file, os.environ, {})
     if config.policy == "ppd":
         open_checked(config.table)
+    keys.check(config)
     counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
     print(f"{options.file}: ok (policy {config.policy}; pods: {counts})")
     for warning in config.warnings:

@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import lut
+from gateway.core.breakers import BreakerRules
+from gateway.core.keys import checked_key
 from gateway.core.pods import Role
 from gateway.core.weights import Weights, parse_weights
+from gateway.net.keys import is_loopback
 from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts, WeightSettings
 from gateway.ops.settings import BY_KEY, SETTINGS
+from gateway.ops.watch import read_by_others
 
 _SERVICE_LINK = re.compile(r"PPD_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP).*)?)")
 """Variables that Kubernetes makes up for a Service called "ppd" or "ppd-…"; they are not ours."""
@@ -53,6 +57,12 @@ class Config:
     state_file: Path | None
     state_interval_s: float
     workers: int
+    api_keys: Path | None
+    tls: tuple[Path, Path] | None
+    upstream_ca_file: Path | None
+    upstream_tls: tuple[Path, Path] | None
+    upstream_api_key_file: Path | None
+    upstream_api_key: str | None = field(repr=False)
     kv_events: bool
     kv_event_endpoints: tuple[tuple[str, str, str | None], ...]
     net: GatewaySettings
@@ -69,6 +79,17 @@ class Config:
             found.append("no prefill pod: every turn runs whole on a decode or replica pod")
         if self.state_file is not None and not os.access(self.state_file.absolute().parent, os.W_OK | os.X_OK):
             found.append(f"state_file: nothing can be written in {self.state_file.absolute().parent}")
+        secrets = {
+            "api_keys": self.api_keys,
+            "upstream_api_key_file": self.upstream_api_key_file,
+            "tls_key": self.tls and self.tls[1],
+            "upstream_cert_key": self.upstream_tls and self.upstream_tls[1],
+        }
+        for key, path in secrets.items():
+            if path is not None and read_by_others(path):
+                found.append(f"{key}: every user of this machine can read {path}")
+        if self.api_keys is None and not is_loopback(self.host):
+            found.append(f"insecure: whoever reaches {self.host} may use the pods")
         return tuple(found)
 
 
@@ -98,6 +119,14 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         state_file=None if values["state_file"] is None else Path(values["state_file"]),
         state_interval_s=values["state_interval_s"],
         workers=_workers(values, sources, fallback),
+        api_keys=_api_keys(values, sources, fallback),
+        tls=_pair(values, sources, fallback, "tls_cert", "tls_key"),
+        upstream_ca_file=None if values["upstream_ca_file"] is None else Path(values["upstream_ca_file"]),
+        upstream_tls=_pair(values, sources, fallback, "upstream_cert", "upstream_cert_key"),
+        upstream_api_key_file=None
+        if values["upstream_api_key_file"] is None
+        else Path(values["upstream_api_key_file"]),
+        upstream_api_key=_upstream_key(values, sources, fallback, environment),
         kv_events=values["kv_events"] == "auto",
         kv_event_endpoints=_endpoints(values, sources, fallback),
         net=GatewaySettings(
@@ -108,6 +137,7 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
             min_resident_share=values["min_resident_share"],
             readback=values["readback"],
             isolate_tenants=values["isolate_tenants"],
+            allow_client_priority=values["allow_client_priority"],
             selftest=values["selftest"],
             direct_without_proof=values["direct_without_proof"],
             weights=WeightSettings(
@@ -117,6 +147,10 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
             ),
             timeouts=Timeouts(**_table(values, "timeouts")),
             health=HealthSettings(**_table(values, "health")),
+            breaker=BreakerRules(**_table(values, "breaker")),
+            retry_timed_out_prefill=values["retry_timed_out_prefill"],
+            lease_s=values["lease_s"],
+            queue_s=values["queue_s"] or 0.0,
         ),
     )
 
@@ -208,6 +242,45 @@ def _workers(values: Mapping[str, Any], sources: Mapping[str, str], fallback: st
         where = sources.get("workers", fallback)
         raise ConfigError(f'{where}: workers: more than one needs state = "redis://…", which they share')
     return int(values["workers"])
+
+
+def _api_keys(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> Path | None:
+    if values["api_keys"] is not None:
+        return Path(values["api_keys"])
+    host = values["host"]
+    if not values["insecure"] and not is_loopback(host):
+        where = sources.get("host", fallback)
+        raise ConfigError(
+            f"{where}: host: others reach {host}: give clients keys (api_keys, `ppd-gateway keys add NAME`), "
+            "or say insecure = true where something in front checks them"
+        )
+    return None
+
+
+def _pair(
+    values: Mapping[str, Any], sources: Mapping[str, str], fallback: str, cert: str, key: str
+) -> tuple[Path, Path] | None:
+    for given, other in ((cert, key), (key, cert)):
+        if values[given] is not None and values[other] is None:
+            raise ConfigError(f"{sources.get(given, fallback)}: {given}: it needs {other} too")
+    return None if values[cert] is None else (Path(values[cert]), Path(values[key]))
+
+
+def _upstream_key(
+    values: Mapping[str, Any], sources: Mapping[str, str], fallback: str, environment: Mapping[str, str]
+) -> str | None:
+    name = values["upstream_api_key_env"]
+    if name is None:
+        return None
+    where = sources.get("upstream_api_key_env", fallback)
+    if values["upstream_api_key_file"] is not None:
+        raise ConfigError(f"{where}: upstream_api_key_env: there is an upstream_api_key_file already")
+    try:
+        return checked_key(environment.get(name, ""))
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: upstream_api_key_env: the variable it names does not hold a key: {error}"
+        ) from None
 
 
 def _weights(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> Weights:

@@ -137,6 +137,10 @@ class LogObserver:
             "pod=%s role=%s restarted=1 detail=%r: its KV is gone, what it held is computed again", pod, role, detail
         )
 
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        level = logging.INFO if state == "closed" else logging.WARNING
+        PODS.log(level, "pod=%s role=%s breaker=%s detail=%r", pod, role, state, detail)
+
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
         level = logging.INFO if outcome == "ok" else logging.WARNING
         PODS.log(level, "pod=%s role=%s selftest=%s direct=%d detail=%r", pod, role, outcome, int(direct), detail)

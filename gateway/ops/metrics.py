@@ -7,6 +7,7 @@ request ids.
 from __future__ import annotations
 
 import time
+from collections import Counter as Counts
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics import MetricWrapperBase
 
+from gateway.core.breakers import BreakerState
 from gateway.core.pods import Pod
 from gateway.core.residency import Source, Verdict
 from gateway.net.exchange import Page
@@ -78,6 +80,41 @@ class Metrics:
             ["pod"],
             registry=registry,
         )
+        self._pod_weight = Gauge(
+            "ppd_pod_weight",
+            "Below 1 while the pod gets less traffic, being far from its peers.",
+            ["pod"],
+            registry=registry,
+        )
+        self._pod_breaker = Gauge(
+            "ppd_pod_breaker",
+            "1 for the state of the pod's breaker (closed, open, half_open), 0 for the others.",
+            ["pod", "state"],
+            registry=registry,
+        )
+        self._handovers = Gauge(
+            "ppd_handovers_waiting",
+            "Prompts whose KV waits on the prefill pod for a taker.",
+            ["pod"],
+            registry=registry,
+        )
+        self._handover_age = Gauge(
+            "ppd_handover_oldest_seconds", "For how long the oldest of them has waited.", ["pod"], registry=registry
+        )
+        self._stranded = Counter(
+            "ppd_handovers_stranded",
+            "Prompts whose KV nobody took before the prefill pod's lease ended (lease_s).",
+            ["pod"],
+            registry=registry,
+        )
+        self._stranded_told: Counts[str] = Counts()
+        self._retries = Counter(
+            "ppd_retries",
+            "Further attempts at a request, by result: made, or denied by the retry budget.",
+            ["result"],
+            registry=registry,
+        )
+        self._retries_told = {"made": 0, "denied": 0}
         self._pod_restarts = Counter(
             "ppd_pod_restarts", "Times the pod's process was found to be another one.", ["pod"], registry=registry
         )
@@ -215,6 +252,9 @@ class Metrics:
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
         """Read from the fleet at scrape time."""
 
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        """Read from the fleet at scrape time."""
+
     def page(self, parts: Parts) -> Page:
         """The exposition, with the gauges of this moment."""
         for pod in parts.fleet:
@@ -222,11 +262,29 @@ class Metrics:
             self._pod_in_flight.labels(pod.url, pod.role).set(pod.in_flight)
             self._pod_load.labels(pod.url, pod.role).set(pod.load_tokens)
             self._pod_restarts.labels(pod.url)
+            self._pod_weight.labels(pod.url).set(pod.weight)
+            for state in BreakerState:
+                self._pod_breaker.labels(pod.url, state).set(pod.breaker.state is state)
             if pod.role != "prefill":
                 self._pod_direct.labels(pod.url).set(pod.direct)
+            else:
+                self._waiting(pod, parts)
             self._residency(pod, parts)
+        for result, count in (("made", parts.budget.allowed), ("denied", parts.budget.denied)):
+            self._retries.labels(result).inc(count - self._retries_told[result])
+            self._retries_told[result] = count
         self._conversations.set(len(parts.store))
         return Page(CONTENT_TYPE_LATEST, generate_latest(self.registry))
+
+    def _waiting(self, pod: Pod, parts: Parts) -> None:
+        now = time.monotonic()
+        parts.handovers.expire(now)
+        count, age_s = parts.handovers.of(pod.url, now)
+        self._handovers.labels(pod.url).set(count)
+        self._handover_age.labels(pod.url).set(age_s)
+        stranded = parts.handovers.stranded[pod.url]
+        self._stranded.labels(pod.url).inc(stranded - self._stranded_told[pod.url])
+        self._stranded_told[pod.url] = stranded
 
     def _residency(self, pod: Pod, parts: Parts) -> None:
         cache = parts.residency.cache(pod)

@@ -27,6 +27,8 @@ def _shown(pod: Pod) -> dict[str, Any]:
         "url": pod.url,
         "role": pod.role,
         "up": pod.up,
+        "breaker": pod.breaker.state,
+        "weight": pod.weight,
         "epoch": pod.epoch,
         "instance": facts.instance or None,
         "version": facts.version or None,

@@ -36,6 +36,7 @@ def configuration() -> str:
         'decode = ["http://d0:8200", "http://d1:8200"]',
         'policy = "local"',
         'host = "0.0.0.0"',
+        'api_keys = "/etc/ppd/keys"',
         "",
         "[timeouts]",
         "prefill_s = 120",

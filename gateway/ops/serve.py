@@ -10,18 +10,22 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
 from gateway.net.connection import Limits
 from gateway.net.events import EventSubscriber
-from gateway.net.gateway import Gateway, MakePage
+from gateway.net.gateway import Gateway, MakePage, where
+from gateway.net.keys import Door
 from gateway.net.parts import Parts
 from gateway.net.records import Observer, RequestRecord
 from gateway.net.server import HttpServer
 from gateway.net.upstream import PodClient
+from gateway.ops import tls
 from gateway.ops.config import Config
+from gateway.ops.keys import load_keys, load_upstream_key, watch_keys, watch_upstream_key
 from gateway.ops.logs import MAIN, AccessWriter, LogObserver
 from gateway.ops.metrics import Metrics
 from gateway.ops.pods_page import pods_page
@@ -29,6 +33,7 @@ from gateway.ops.residency_page import residency_page
 from gateway.ops.scrape import Siblings
 from gateway.ops.state import Keeping, keep
 from gateway.ops.tables import ModelCheck, TableKeeper, open_checked
+from gateway.ops.watch import WatchedFiles
 from gateway.ops.workers import WorkerSeat
 from gateway.version import VERSION
 from gateway.wire.kv_events import EventSource
@@ -64,6 +69,10 @@ class Observers:
         for observer in self._observers:
             observer.pod_tested(pod, role, outcome, direct, detail)
 
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_breaker(pod, role, state, detail)
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -75,6 +84,14 @@ class Running:
     metrics: Metrics
     keeper: TableKeeper | None
     keeping: Keeping
+    watched: list[WatchedFiles]
+
+    def reload(self) -> None:
+        """Read the table and the watched files again (SIGHUP)."""
+        for files in self.watched:
+            files.reload()
+        if self.keeper is not None:
+            self.keeper.reload()
 
 
 @asynccontextmanager
@@ -86,13 +103,21 @@ async def running(
     seat: which worker this is, where there are several. access: where access lines go, in place of their logger.
     """
     metrics = Metrics()
+    ring = None if config.api_keys is None else load_keys(config.api_keys)
+    door = Door(ring, allow_priority=config.net.allow_client_priority)
+    watched = [] if config.api_keys is None else [watch_keys(config.api_keys, door)]
+    upstream_key = load_upstream_key(config)
     tables = open_checked(config.table) if config.policy == "ppd" else None
     policy = POLICIES[config.policy](PolicyOptions(config.threshold_tokens, tables, config.interpolate))
     keeper = None
     if isinstance(policy, MeasuredTable):
         keeper = TableKeeper(policy, config.table, metrics.table_changed)
         metrics.table_changed(policy.tables, True)
-    async with PodClient(config.net.timeouts.connect_s) as client:
+    for_clients, for_pods = tls.server_context(config), tls.client_context(config)
+    watched += tls.watch(config, for_clients, for_pods)
+    async with PodClient(config.net.timeouts.connect_s, for_pods, upstream_key) as client:
+        if config.upstream_api_key_file is not None:
+            watched.append(watch_upstream_key(config.upstream_api_key_file, client))
         parts = Parts(
             fleet=Fleet(Pod(url, role) for role, url in config.pods),
             store=ConversationStore(config.max_conversations, config.conversation_ttl_s),
@@ -113,10 +138,10 @@ async def running(
             "/admin/residency": lambda: residency_page(parts),
             "/metrics": siblings.page if siblings is not None else lambda: metrics.page(parts),
         }
-        gateway = Gateway(parts, pages)
+        gateway = Gateway(parts, pages, door)
         if isinstance(policy, MeasuredTable):
             parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
-        server = HttpServer(gateway.handle, Limits(max_body_bytes=config.net.max_body_bytes))
+        server = HttpServer(gateway.handle, Limits(max_body_bytes=config.net.max_body_bytes), for_clients)
         try:
             if seat is None:
                 port = await server.start(config.host, config.port)
@@ -126,13 +151,18 @@ async def running(
                 await _pods_seen(parts, config.net.health.timeout_s)
                 port = await server.start(config.host, config.port, shared=True)
             keeping.start()
+            for files in watched:
+                files.start()
             if keeper is not None:
                 keeper.start()
             host = f"[{config.host}]" if ":" in config.host else config.host
             if siblings is not None:
                 await siblings.start()
-            yield Running(gateway, server, f"http://{host}:{port}", metrics, keeper, keeping)
+            scheme = "http" if for_clients is None else "https"
+            yield Running(gateway, server, f"{scheme}://{host}:{port}", metrics, keeper, keeping, watched)
         finally:
+            for files in watched:
+                await files.stop()
             if keeper is not None:
                 await keeper.stop()
             await gateway.health.stop()
@@ -171,6 +201,12 @@ def tame_garbage_collector() -> None:
     gc.set_threshold(50_000, 50, 1_000)
 
 
+def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An error that nobody waited for, without its text and its stack, which may show what a client sent."""
+    error = context.get("exception")
+    MAIN.error("bug: %s (%s)", context.get("message", ""), "no exception" if error is None else where(error))
+
+
 async def serve(config: Config, seat: WorkerSeat | None = None, access: AccessWriter | None = None) -> None:
     """Serve until SIGINT or SIGTERM, then let the requests in flight end (`shutdown_grace_s`).
 
@@ -183,9 +219,9 @@ async def serve(config: Config, seat: WorkerSeat | None = None, access: AccessWr
     if seat is not None:
         loop.add_reader(sys.stdin.fileno(), stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    loop.set_exception_handler(log_stray)
     async with running(config, seat=seat, access=access) as gateway:
-        if gateway.keeper is not None:
-            loop.add_signal_handler(signal.SIGHUP, gateway.keeper.reload)
+        loop.add_signal_handler(signal.SIGHUP, gateway.reload)
         counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
         MAIN.info("ppd-gateway %s on %s, policy %s, pods: %s", VERSION, gateway.url, config.policy, counts)
         for warning in config.warnings:

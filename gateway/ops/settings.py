@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.core.keys import TENANT
 from gateway.core.policies import POLICIES
 from gateway.core.weights import parse_weights
 from gateway.wire.contract import KEEPABLE
@@ -96,10 +97,13 @@ def weights(value: Any) -> str:
 
 
 def tenant_weights(value: Any) -> tuple[str, str]:
-    """`HASH:ttft=2,tpot=1` as (hash, weights)."""
+    """`WHO:ttft=2,tpot=1` as (a tenant's name or the hash of its key, weights)."""
     key, colon, wanted = text(value).partition(":")
-    if not colon or not re.fullmatch(r"[0-9a-f]{64}", key):
-        raise ValueError("is written HASH:ttft=2,tpot=1 with the SHA-256 of the tenant's API key in lower-case hex")
+    named = re.fullmatch(r"[0-9a-f]{64}", key) or (TENANT.fullmatch(key) and len(key) < 64)
+    if not colon or not named:
+        raise ValueError(
+            "is written WHO:ttft=2,tpot=1; WHO is the tenant's name in api_keys or its key's SHA-256 in lower-case hex"
+        )
     return key, weights(wanted)
 
 
@@ -199,7 +203,8 @@ SETTINGS = (
         "policy",
         one_of(*POLICIES),
         "ppd",
-        "how turn 2 and later are routed: ppd (by the table), pd (through P), local (straight to D), threshold",
+        "how turn 2 and later are routed: ppd (by the table), pd (through P), local (straight to D), threshold, "
+        "readback (through P, which reads from D; needs readback = true)",
         "NAME",
     ),
     Setting("table", text, None, "table set for policy ppd (default: the simulated one that comes along)", "DIR"),
@@ -218,7 +223,7 @@ SETTINGS = (
         "tenant_weights",
         several(tenant_weights, ";"),
         (),
-        "HASH:WEIGHTS for the tenant whose API key has that SHA-256; repeatable (variable: ;-separated)",
+        "WHO:WEIGHTS for a tenant: its name in api_keys, or the SHA-256 of its key; repeatable (variable: ;-separated)",
         "SPEC",
         True,
     ),
@@ -263,7 +268,48 @@ SETTINGS = (
         "send later turns straight to pods that do not tell cached tokens (--enable-prompt-tokens-details)",
         "BOOL",
     ),
+    Setting("lease_s", seconds, 30.0, "how long P keeps a prompt's KV for D (its kv_lease_duration)", "S"),
+    Setting(
+        "queue_s",
+        seconds,
+        None,
+        "when all decode pods have decode_max_in_flight: wait so long before P begins, then 503 (default: take one)",
+        "S",
+    ),
+    Setting(
+        "retry_timed_out_prefill",
+        boolean,
+        False,
+        "after timeouts.prefill_s try another pod rather than answer 504; the prompt may then be computed twice",
+        "BOOL",
+    ),
     Setting("host", text, "127.0.0.1", "address to listen on", "HOST"),
+    Setting("api_keys", text, None, "file of the keys that clients need: lines of `SHA-256 tenant comment`", "FILE"),
+    Setting("insecure", boolean, False, "listen on an address that others reach without api_keys", "BOOL"),
+    Setting(
+        "allow_client_priority",
+        boolean,
+        False,
+        "pass X-Vllm-Priority and priority on: clients may then overtake each other in the pods' queues",
+        "BOOL",
+    ),
+    Setting("upstream_api_key_file", text, None, "file with the API key that the pods want (vLLM's --api-key)", "FILE"),
+    Setting(
+        "upstream_api_key_env", text, None, "the same, as the name of an environment variable that holds it", "NAME"
+    ),
+    Setting(
+        "tls_cert",
+        text,
+        None,
+        "PEM file with the certificate for clients and its chain; read again when renewed",
+        "FILE",
+    ),
+    Setting("tls_key", text, None, "PEM file with the private key of tls_cert", "FILE"),
+    Setting("upstream_ca_file", text, None, "PEM file of the CAs of https:// pods (default: the system's)", "FILE"),
+    Setting(
+        "upstream_cert", text, None, "PEM file with the certificate that the gateway shows to https:// pods", "FILE"
+    ),
+    Setting("upstream_cert_key", text, None, "PEM file with the private key of upstream_cert", "FILE"),
     Setting("port", integer(0, 65535), 8000, "port to listen on; 0 lets the kernel choose", "PORT"),
     Setting("max_body_bytes", integer(1, 1 << 40), 32 << 20, "largest request body", "BYTES"),
     Setting(
@@ -295,5 +341,8 @@ SETTINGS = (
     Setting("health.timeout_s", seconds, 5.0, "one health probe", "S"),
     Setting("health.failures", integer(1, 1000), 3, "failed probes in a row after which a pod is down", "N"),
     Setting("health.facts_interval_s", seconds, 5.0, "between two readings of a pod's /metrics", "S"),
+    Setting("breaker.failures", integer(0, 1000), 5, "failures in a row that open a pod's breaker; 0: never", "N"),
+    Setting("breaker.window_s", seconds, 30.0, "within which they count", "S"),
+    Setting("breaker.open_s", seconds, 5.0, "before one request may try an open pod (up to half longer)", "S"),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

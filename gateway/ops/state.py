@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.core.memory import Memory
 from gateway.net.parts import Parts
-from gateway.net.redis_link import RedisLink
-from gateway.net.shared import SharedState
 from gateway.net.snapshots import SnapshotError, Snapshots
 from gateway.ops.config import Config
 from gateway.ops.logs import MAIN
 from gateway.ops.metrics import Metrics
+
+if TYPE_CHECKING:
+    from gateway.net.shared import SharedState
 
 
 class Keeping:
@@ -85,6 +87,9 @@ def _restore(snapshots: Snapshots, config: Config, parts: Parts) -> None:
 
 
 def _shared(url: str, config: Config, parts: Parts, memory: Memory, metrics: Metrics) -> SharedState:
+    from gateway.net.redis_link import RedisLink  # 10 MB that only those pay who share
+    from gateway.net.shared import SharedState
+
     def report(there: bool, why: str) -> None:
         if there:
             MAIN.info("shared state %s: %s", shown(url), why)

@@ -88,6 +88,7 @@ class WholeAnswer:
 
     reasoned: some of it was reasoning, which the next turn's prompt will not show.
     offer: the `kv_transfer_params` that the pod put in; they never reach the client.
+    response_id: the answer's id, where a later request may go on from it.
     """
 
     body: bytes
@@ -96,6 +97,7 @@ class WholeAnswer:
     finish_reason: str | None
     reasoned: bool = False
     offer: msgspec.Raw | None = None
+    response_id: str | None = None
 
 
 def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:

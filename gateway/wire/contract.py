@@ -22,10 +22,12 @@ from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, integer_of, is_nul
 
 
 class Api(enum.StrEnum):
-    """The two request dialects that take `kv_transfer_params` on both legs."""
+    """The request dialects that take `kv_transfer_params` on both legs."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
 
 
 class Rule(enum.StrEnum):
@@ -37,9 +39,13 @@ class Rule(enum.StrEnum):
     NEUTRALISE = "neutralise"
 
 
-BOTH = frozenset(Api)
+ALL = frozenset(Api)
 CHAT_ONLY = frozenset({Api.CHAT})
 COMPLETIONS_ONLY = frozenset({Api.COMPLETIONS})
+MESSAGES_ONLY = frozenset({Api.MESSAGES})
+RESPONSES_ONLY = frozenset({Api.RESPONSES})
+BOTH = CHAT_ONLY | COMPLETIONS_ONLY
+BUT_MESSAGES = ALL - MESSAGES_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,8 @@ ONE = raw(1)
 AUTO = raw("auto")
 
 PREFILL_LEG: tuple[Row, ...] = (
-    Row("stream", BOTH, Rule.SET, "P answers once; its one token is thrown away", FALSE),
-    Row("max_tokens", BOTH, Rule.SET, "one step is enough to fill the KV cache", ONE),
+    Row("stream", ALL, Rule.SET, "P answers once; its one token is thrown away", FALSE),
+    Row("max_tokens", BOTH | MESSAGES_ONLY, Rule.SET, "one step is enough to fill the KV cache", ONE),
     Row(
         "max_completion_tokens",
         CHAT_ONLY,
@@ -66,20 +72,27 @@ PREFILL_LEG: tuple[Row, ...] = (
         "wins over max_tokens where both are there, so P would write the whole answer",
         ONE,
     ),
+    Row("max_output_tokens", RESPONSES_ONLY, Rule.SET, "as max_tokens", ONE),
     Row("n", BOTH, Rule.SET_IF_SENT, "one prompt needs one set of blocks", ONE),
-    Row("ignore_eos", BOTH, Rule.SET, "a first token that is EOS would end P as stopped", TRUE),
+    Row("ignore_eos", BUT_MESSAGES, Rule.SET, "a first token that is EOS would end P as stopped", TRUE),
+    Row("store", RESPONSES_ONLY, Rule.SET, "P would keep an answer in memory that nobody asks for", FALSE),
     Row("stream_options", BOTH, Rule.DROP, "a 400 without stream"),
     Row("min_tokens", BOTH, Rule.DROP, "a 400 when above max_tokens"),
-    Row("stop", BOTH, Rule.DROP, "a first token that completes a stop string would end P as stopped"),
-    Row("stop_token_ids", BOTH, Rule.DROP, "as stop"),
+    Row("stop", BUT_MESSAGES, Rule.DROP, "a first token that completes a stop string would end P as stopped"),
+    Row("stop_token_ids", BUT_MESSAGES, Rule.DROP, "as stop"),
+    Row("stop_sequences", MESSAGES_ONLY, Rule.DROP, "as stop"),
     Row("response_format", BOTH, Rule.DROP, "compiles a grammar for a token nobody reads"),
-    Row("structured_outputs", BOTH, Rule.DROP, "as response_format"),
+    Row("structured_outputs", BUT_MESSAGES, Rule.DROP, "as response_format"),
+    Row("text", RESPONSES_ONLY, Rule.DROP, "as response_format"),
+    Row("output_config", MESSAGES_ONLY, Rule.NEUTRALISE, "`format` as response_format; `effort` shapes the prompt"),
     Row("guided_json", BOTH, Rule.DROP, "as response_format (older vLLM)"),
     Row("guided_regex", BOTH, Rule.DROP, "as response_format (older vLLM)"),
     Row("guided_choice", BOTH, Rule.DROP, "as response_format (older vLLM)"),
     Row("guided_grammar", BOTH, Rule.DROP, "as response_format (older vLLM)"),
     Row("logprobs", BOTH, Rule.DROP, "costs a softmax over the vocabulary for a token nobody reads"),
-    Row("top_logprobs", CHAT_ONLY, Rule.DROP, "a 400 without logprobs"),
+    Row("top_logprobs", CHAT_ONLY | RESPONSES_ONLY, Rule.DROP, "a 400 without logprobs"),
+    Row("include", RESPONSES_ONLY, Rule.DROP, "as logprobs"),
+    Row("enable_response_messages", RESPONSES_ONLY, Rule.DROP, "sends the whole prompt back for nothing"),
     Row("logprob_token_ids", BOTH, Rule.DROP, "a 400 without logprobs"),
     Row("prompt_logprobs", BOTH, Rule.DROP, "defeats P's prefix cache; the request runs whole anyway"),
     Row("best_of", BOTH, Rule.DROP, "as n (older vLLM)"),
@@ -89,16 +102,17 @@ PREFILL_LEG: tuple[Row, ...] = (
     Row("return_prompt_text", CHAT_ONLY, Rule.DROP, "sends the whole prompt back for nothing"),
     Row(
         "tool_choice",
-        CHAT_ONLY,
+        CHAT_ONLY | MESSAGES_ONLY | RESPONSES_ONLY,
         Rule.NEUTRALISE,
         'a forced choice compiles a grammar and breaks on a cut answer; "auto" renders the same tools, '
         'while leaving it out or "none" may hide them',
     ),
-    Row("kv_transfer_params", BOTH, Rule.SET, "asks P to keep the blocks for D; a client's own never leaves"),
+    Row("kv_transfer_params", ALL, Rule.SET, "asks P to keep the blocks for D; a client's own never leaves"),
 )
-"""Fields that are not listed stay as they came: messages, prompt, tools, documents, images, chat_template,
-chat_template_kwargs, add_generation_prompt, continue_final_message, add_special_tokens, reasoning_effort,
-truncate_prompt_tokens, cache_salt, model (LoRA names included) and everything the gateway has never heard of."""
+"""Fields that are not listed stay as they came: messages, prompt, system, input, instructions, tools, thinking,
+documents, images, chat_template, chat_template_kwargs, add_generation_prompt, continue_final_message,
+add_special_tokens, reasoning_effort, truncate_prompt_tokens, cache_salt, model (LoRA names included) and everything
+the gateway has never heard of."""
 
 KEEPABLE = tuple(row.field for row in PREFILL_LEG if row.rule in (Rule.DROP, Rule.NEUTRALISE))
 """Fields an operator may leave alone on P; without the others there is no hand-over."""
@@ -141,6 +155,16 @@ def _is_batch(fields: Fields) -> bool:
     prompt = value_of(fields, "prompt")
     return isinstance(prompt, list) and any(isinstance(item, (str, list)) for item in prompt)
 
+
+def _is_run_by_the_pod(fields: Fields) -> bool:
+    tools = value_of(fields, "tools")
+    return isinstance(tools, list) and any(
+        isinstance(tool, dict) and tool.get("type") in _TOOLS_OF_THE_POD for tool in tools
+    )
+
+
+_TOOLS_OF_THE_POD = ("web_search_preview", "code_interpreter", "container", "mcp")
+"""Types of Responses tools that a pod with a tool server calls itself (vLLM `responses/serving.py`)."""
 
 WHOLE: tuple[WholeRow, ...] = (
     WholeRow(
@@ -208,6 +232,34 @@ WHOLE: tuple[WholeRow, ...] = (
         "the cut depends on max_tokens, which differs between the legs",
         "200, right: 0.32 cuts to max_model_len - 1 whatever max_tokens is",
     ),
+    WholeRow(
+        "previous_response_id",
+        RESPONSES_ONLY,
+        lambda f: not is_null(f.get("previous_response_id")),
+        "the history is in the memory of the pod that gave that answer",
+        "P: a 404",
+    ),
+    WholeRow(
+        "background",
+        RESPONSES_ONLY,
+        lambda f: flag_of(f, "background"),
+        "is answered before it is worked on, and asked for later by its id",
+        "not tried",
+    ),
+    WholeRow(
+        "truncation auto",
+        RESPONSES_ONLY,
+        lambda f: value_of(f, "truncation") == "auto",
+        "as truncate_prompt_tokens -1",
+        "not tried",
+    ),
+    WholeRow(
+        "tools run by the pod",
+        RESPONSES_ONLY,
+        _is_run_by_the_pod,
+        "several turns in one request, one hand-over",
+        "not tried",
+    ),
 )
 
 
@@ -231,8 +283,9 @@ def prefill_fields(api: Api, fields: Fields, keep: Collection[str] = ()) -> Fiel
         if name in leg:
             leg[name] = value
     leg.update(plan.set)
-    if plan.neutralise and "tool_choice" in leg:
-        _neutralise_tool_choice(leg)
+    for name in plan.neutralise:
+        if name in leg:
+            _NEUTRALISE[name](api, leg)
     return leg
 
 
@@ -243,7 +296,7 @@ class _LegPlan:
     drop: frozenset[str]
     set: dict[str, msgspec.Raw]
     set_if_sent: tuple[tuple[str, msgspec.Raw], ...]
-    neutralise: bool
+    neutralise: tuple[str, ...]
 
 
 @lru_cache
@@ -255,14 +308,29 @@ def _leg_plan(api: Api, keep: tuple[str, ...]) -> _LegPlan:
         set={row.field: values[row.field] for row in rows if row.rule is Rule.SET and row.field in values}
         | {"kv_transfer_params": ASK_P_TO_KEEP_BLOCKS},
         set_if_sent=tuple((row.field, values[row.field]) for row in rows if row.rule is Rule.SET_IF_SENT),
-        neutralise=any(row.rule is Rule.NEUTRALISE for row in rows),
+        neutralise=tuple(row.field for row in rows if row.rule is Rule.NEUTRALISE),
     )
 
 
-def _neutralise_tool_choice(leg: Fields) -> None:
+def _neutralise_tool_choice(api: Api, leg: Fields) -> None:
     choice = value_of(leg, "tool_choice")
-    if choice == "required" or isinstance(choice, dict):
-        leg["tool_choice"] = AUTO
+    if api is not Api.MESSAGES:
+        if choice == "required" or isinstance(choice, dict):
+            leg["tool_choice"] = AUTO
+    elif isinstance(choice, dict) and choice.get("type") in ("any", "tool"):
+        leg["tool_choice"] = raw({"type": "auto"})
+
+
+def _without_format(_: Api, leg: Fields) -> None:
+    config = value_of(leg, "output_config")
+    if isinstance(config, dict):
+        leg["output_config"] = raw({name: value for name, value in config.items() if name != "format"})
+
+
+_NEUTRALISE: dict[str, Callable[[Api, Fields], None]] = {
+    "tool_choice": _neutralise_tool_choice,
+    "output_config": _without_format,
+}
 
 
 def render() -> str:
@@ -303,7 +371,7 @@ def _apis(apis: frozenset[Api]) -> str:
 
 def _action(row: Row) -> str:
     if row.rule is Rule.NEUTRALISE:
-        return '`"auto"` when forced'
+        return '`"auto"` when forced' if row.field == "tool_choice" else "without `format`"
     value: Any = "the hand-over request" if row.field == "kv_transfer_params" else None
     if value is None and row.value is not None:
         value = f"`{bytes(row.value).decode()}`"

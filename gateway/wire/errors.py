@@ -40,9 +40,25 @@ class BadRequestError(ClientVisibleError):
     kind = "invalid_request_error"
 
 
+class UnauthorizedError(ClientVisibleError):
+    """No key, or one that is nobody's. vLLM says the same word, without an error object around it."""
+
+    status = 401
+    kind = "authentication_error"
+
+
 class UnknownPathError(ClientVisibleError):
     status = 404
     kind = "not_found_error"
+
+
+class UnknownResponseError(UnknownPathError):
+    """vLLM's own answer (`responses/serving.py`, _make_not_found_error), less the id."""
+
+    kind = "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__("Response with that id not found.", param="response_id")
 
 
 class WrongMethodError(ClientVisibleError):

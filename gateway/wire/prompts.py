@@ -15,12 +15,16 @@ import xxhash
 
 from gateway.wire.digests import digest, plain_calls, plain_digest
 from gateway.wire.fields import Fields, value_of
+from gateway.wire.seen import Seen
 
 REPLY_HEAD_CHARACTERS = 96
 """How many non-white characters of a reply tell two conversations apart that began with the same words."""
 
 THINK, END_OF_THINK = "<think>", "</think>"
 """How models fence their reasoning where the pod has no parser for it."""
+
+LONG_BYTES = 8_192
+"""A history longer than this is looked up message by message among those read before."""
 
 _NOTHING_MORE = (None,) * 5
 
@@ -111,6 +115,15 @@ class _Message(msgspec.Struct):
     reasoning_content: Any = None
 
 
+class _Note(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a message. role: "user", "assistant", or empty. thought: it shows reasoning."""
+
+    digest: bytes
+    role: str
+    thought: bool
+
+
+_seen: Seen[_Note] = Seen(8_192)
 _message_decoder = msgspec.json.Decoder(_Message)
 _messages_decoder = msgspec.json.Decoder(list[_Message])
 _raws_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -159,17 +172,20 @@ def read_messages(fields: Fields) -> MessagesPrompt | None:
     if raw is None:
         return None
     try:
-        messages = _messages_decoder.decode(raw)
-        digests = tuple([_digest(message) for message in messages])
+        if len(bytes(raw)) < LONG_BYTES:
+            notes = [_note(message) for message in _messages_decoder.decode(raw)]
+        else:
+            notes = [_seen.read(message, _note_of) for message in _raws_decoder.decode(raw)]
     except (msgspec.DecodeError, RecursionError):
         return None
     thoughts: set[int] = set()
-    for index, message in enumerate(messages):
-        if message.role == "user":
+    for index, note in enumerate(notes):
+        if note.role == "user":
             thoughts.clear()
-        elif message.role == "assistant" and (message.reasoning or message.reasoning_content):
+        elif note.thought:
             thoughts.add(index)
-    answers = tuple([message.role == "assistant" for message in messages])
+    answers = tuple([note.role == "assistant" for note in notes])
+    digests = tuple([note.digest for note in notes])
     return MessagesPrompt(digests, ReplyHeads(answers, raw, _head_of), answers, frozenset(thoughts))
 
 
@@ -181,6 +197,16 @@ def read_prompt(fields: Fields) -> TextPrompt | None:
     if isinstance(value, list) and value and all(type(token) is int for token in value):
         return TextPrompt(msgspec.json.encode(value)[:-1] + b",", False)
     return None
+
+
+def _note(message: _Message) -> _Note:
+    role = message.role if message.role in ("user", "assistant") else ""
+    thought = role == "assistant" and bool(message.reasoning or message.reasoning_content)
+    return _Note(_digest(message), role, thought)
+
+
+def _note_of(raw: msgspec.Raw) -> _Note:
+    return _note(_message_decoder.decode(raw))
 
 
 def _digest(message: _Message) -> bytes:

@@ -93,7 +93,11 @@ def _plain_block(block: object) -> object:
 
 
 def _head_of(raw: msgspec.Raw) -> bytes:
-    content = _message_decoder.decode(raw).content
+    return head_of_content(_message_decoder.decode(raw).content)
+
+
+def head_of_content(content: object) -> bytes:
+    """The reply head of an assistant's content."""
     call = next((block for block in _blocks(content) if _type_of(block) == "tool_use"), None)
     said = "" if call is None else f"{call.get('name') or ''}{msgspec.json.encode(call.get('input')).decode()}"
     return message_head(text_of([b for b in _blocks(content) if _type_of(b) == "text"] or content), said)

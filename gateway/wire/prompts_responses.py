@@ -70,6 +70,11 @@ def _read_items(fields: Fields, raw: msgspec.Raw, items: list[dict[str, Any]]) -
     return MessagesPrompt(tuple(digests), heads, tuple(answers), thoughts=frozenset(thoughts))
 
 
+def head_of_output(items: list[dict[str, Any]]) -> bytes | None:
+    """The reply head of an answer's output: of its first item that is no reasoning."""
+    return next((_head_of_item(item) for item in items if item.get("type") != "reasoning"), None)
+
+
 def _is_answer(item: dict[str, Any]) -> bool:
     """Said by the model: its words and its calls."""
     return item.get("role") == "assistant" or str(item.get("type")).endswith("_call")
@@ -88,6 +93,9 @@ def _digest(item: dict[str, Any]) -> bytes:
 
 
 def _head_of(raw: msgspec.Raw) -> bytes:
-    item = _item_decoder.decode(raw)
+    return _head_of_item(_item_decoder.decode(raw))
+
+
+def _head_of_item(item: dict[str, Any]) -> bytes:
     call = f"{item.get('name') or ''}{item.get('arguments') or item.get('input') or ''}"
     return message_head(text_of(item.get("content")), call)

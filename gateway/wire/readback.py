@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.wire.contract import ASK_P_TO_KEEP_BLOCKS, PREFILL_LEG, Api
+from gateway.wire.contract import ASK_P_TO_KEEP_BLOCKS, BOTH, PREFILL_LEG, Api
 from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_null, join, raw, value_of
 
 RENDER_PATHS = {Api.CHAT: "/v1/chat/completions/render", Api.COMPLETIONS: "/v1/completions/render"}
@@ -35,7 +35,7 @@ _TOKENIZE_FIELDS = {
 }
 """What `/tokenize` understands of the fields that shape a prompt (vllm/entrypoints/serve/tokenize/protocol.py)."""
 
-_SHAPES_NO_PROMPT = frozenset(row.field for row in PREFILL_LEG if row.field != "tool_choice") | {
+_SHAPES_NO_PROMPT = frozenset(row.field for row in PREFILL_LEG if row.apis & BOTH and row.field != "tool_choice") | {
     "model",
     "temperature",
     "top_p",
@@ -82,7 +82,12 @@ class IdsRequest:
 
 
 def has_only_text(api: Api, fields: Fields) -> bool:
-    """True when the prompt is nothing but text: pods take forwarded token ids for no other."""
+    """True when the prompt is nothing but text: pods take forwarded token ids for no other.
+
+    Messages and responses have no readback yet.
+    """
+    if api not in RENDER_PATHS:
+        return False
     if api is Api.COMPLETIONS:
         return not flag_of(fields, "echo") and all(is_null(fields.get(name)) for name in ("prompt_embeds", "suffix"))
     messages = value_of(fields, "messages")

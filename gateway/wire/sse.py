@@ -1,4 +1,4 @@
-"""A tap on an SSE stream from a pod.
+"""A tap on an SSE stream of chat or completions from a pod.
 
 Rule of this room: whole events in, whole events out, at once; only an event that has not fully arrived waits. An
 event is looked into only when its bytes say it may carry usage, an error, a finish or a hand-over; the rest pass
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import msgspec
 
+from gateway.wire.errors import error_event
 from gateway.wire.fields import Fields, is_null, join
+from gateway.wire.framing import EventFramer
 from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, message_head, reply_head, without_thoughts
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
-
-MAX_EVENT_BYTES = 4 * 1024 * 1024
-"""An event that grows beyond this is passed on in pieces, unread, so that memory stays bounded."""
 
 
 class _Function(msgspec.Struct):
@@ -51,7 +50,7 @@ class _Chunk(msgspec.Struct):
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
 
 
-class StreamTap:
+class StreamTap(EventFramer):
     """Feed it what the pod sent; it gives back what the client should get.
 
     strip_usage: the client had not asked for usage.
@@ -69,16 +68,16 @@ class StreamTap:
         fingerprint: msgspec.Raw | None = None,
         continuous: bool = False,
     ) -> None:
+        super().__init__()
         self.usage: Usage | None = None
         self.error: str | None = None
         self.done = False
         self.fingerprint = fingerprint
+        self.offer: msgspec.Raw | None = None
+        self.response_id: str | None = None
         self._strip_usage = strip_usage
         self._prefill = prefill
         self._continuous = continuous
-        self._tail = b""
-        self._passing_oversized = False
-        self._passed_newline = False
         self._held: bytes | None = None
         self._reply_text = ""
         self._call_text = ""
@@ -87,6 +86,7 @@ class StreamTap:
         self._shows_reasoning = False
         self._head_complete = False
         self._spoke = False
+        self._plain = False  # whole events without a word of interest pass unread
 
     @property
     def reply_head(self) -> bytes | None:
@@ -112,45 +112,24 @@ class StreamTap:
         return self._spoke
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes from the pod; return the bytes to send on (maybe none)."""
-        if self._passing_oversized:
-            return self._pass_oversized(data)
-        if self._tail:
-            data = self._tail + data
-        end = data.rfind(b"\n\n")
-        if end < 0:
-            return self._keep_tail(data)
-        self._tail = b""
-        head, rest = data[: end + 2], data[end + 2 :]
-        out = b"".join([self._event(event + b"\n\n") for event in head[:-2].split(b"\n\n")])
-        return out + self._keep_tail(rest) if rest else out
-
-    def _pass_oversized(self, data: bytes) -> bytes:
-        """Pass an event on unread up to its end, the blank line, which may be cut between two reads."""
-        if self._passed_newline and data.startswith(b"\n"):
-            end = 1
-        elif (found := data.find(b"\n\n")) >= 0:
-            end = found + 2
-        else:
-            self._passed_newline = data.endswith(b"\n")
+        if (
+            self._plain
+            and data.endswith(b"\n\n")
+            and b'"usage":{' not in data
+            and b'"finish_reason":"' not in data
+            and b"data: [DONE]" not in data
+            and b'"kv_transfer_params":{' not in data
+            and b'data: {"error"' not in data
+            and b'"system_fingerprint":"' not in data
+        ):
             return data
-        self._passing_oversized = False
-        return data[:end] + self.feed(data[end:])
-
-    def finish(self) -> bytes:
-        """The stream ended well: give out whatever still waits."""
-        out = self._release() + self._tail
-        self._tail = b""
+        out = super().feed(data)
+        self._plain = self._spoke and self._head_complete and not (self._thinks or self._held or self.waiting)
         return out
 
-    def _keep_tail(self, data: bytes) -> bytes:
-        if len(data) > MAX_EVENT_BYTES:
-            self._tail = b""
-            self._passing_oversized = True
-            self._passed_newline = data.endswith(b"\n")
-            return self._release() + data
-        self._tail = data
-        return b""
+    def error_event(self, message: str, kind: str, code: int) -> bytes:
+        """The end of a stream that broke, as the official client raises it."""
+        return error_event(message, kind, code)
 
     def _release(self) -> bytes:
         held, self._held = self._held, None
@@ -241,7 +220,11 @@ class StreamTap:
         self._reply_text += text
         if delta is not None:
             self._read_delta(delta)
-        self._head_complete = len(self._reply_text) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS
+        said = self._reply_text
+        self._head_complete = (
+            len(said) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS
+            or len("".join(said.split())) >= REPLY_HEAD_CHARACTERS
+        )
 
     def _read_delta(self, delta: _Delta) -> None:
         self._is_chat = True

@@ -58,8 +58,16 @@ def read_usage(value: msgspec.Raw | None) -> Usage | None:
         return None
 
 
+def counted(prompt: int, output: int, cached: int, reasoning: int = 0) -> Usage:
+    """The usage of a dialect that has other names for it."""
+    return Usage(prompt, output, _Details(cached), _OutputDetails(reasoning))
+
+
 class PrefillDetails(msgspec.Struct, frozen=True):
-    """P's `prompt_tokens_details` as it sent it: `raw` is None where P said null or nothing."""
+    """P's `prompt_tokens_details` as it sent it: `raw` is None where P said null or nothing.
+
+    In the other dialects what stands for it: the whole `usage` (messages), `input_tokens_details` (responses).
+    """
 
     raw: msgspec.Raw | None
 

@@ -28,6 +28,18 @@ class Kind(StrEnum):
     """Write the body byte by byte."""
     FINISH_ERROR = "finish_error"
     """The engine ends the request with an error, after `events` events of a stream."""
+    CLOSE_WITHOUT_RESPONSE = "close_without_response"
+    """Take the request, close the connection properly."""
+    MALFORMED_HEAD = "malformed_head"
+    """Answer with what is no HTTP."""
+    RESET_AT_BYTE = "reset_at_byte"
+    """Reset the connection after `bytes` bytes of the body."""
+    MALFORMED_CHUNK = "malformed_chunk"
+    """After `events` events of a stream, a chunk whose length is no number (of a plain answer: instead of its body)."""
+    MALFORMED_SSE = "malformed_sse"
+    """After `events` events of a stream, one whose data is no JSON (of a plain answer: the body is none)."""
+    ENDLESS_BODY = "endless_body"
+    """A body that never ends; of a stream: after `events` events, an event that never ends."""
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,6 +53,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     times: int = 1
     status: int = 503
     events: int = 0
+    bytes: int = 0
     seconds: float = 0.0
     path: str | None = None
 

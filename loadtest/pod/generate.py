@@ -70,7 +70,7 @@ class GenerateEndpoints:
             response = await self._answer(run, reply, record, is_chat=is_chat)
         except ApiError as error:
             record.outcome, record.status = "error", error.status
-            return await reply.json(error.status, error.body())
+            return await reply.json(error.status, self._error_body(error))
         except ConnectionReset:
             record.outcome = "reset"
             raise
@@ -82,6 +82,9 @@ class GenerateEndpoints:
         finally:
             self._state.server_load -= 1
             self._state.pulse.fire()
+
+    def _error_body(self, error: ApiError) -> Json:
+        return error.body()
 
     def _read(self, reader: Reader, body: Any) -> Generation:
         try:

@@ -23,8 +23,10 @@ from loadtest.engine.profile import Profile
 from loadtest.engine.realtime import RealtimeEngine
 from loadtest.engine.request import PullOrder
 from loadtest.engine.transfer import Links
+from loadtest.pod.agents import MessagesEndpoints, ResponsesEndpoints
 from loadtest.pod.control import ControlEndpoints
 from loadtest.pod.event_publisher import EventOptions, EventPublisher
+from loadtest.pod.extras import ExtraEndpoints
 from loadtest.pod.faults import Fault
 from loadtest.pod.generate import GenerateEndpoints
 from loadtest.pod.generation import PodModel
@@ -67,6 +69,10 @@ class PodOptions:
     """False: `--no-enable-prefix-caching`; then there are no KV events either."""
     prompt_tokens_details: bool = True
     """`--enable-prompt-tokens-details`."""
+    response_store: bool = False
+    """`VLLM_ENABLE_RESPONSES_API_STORE=1`: answers of `/v1/responses` can be gone on from by their id."""
+    extras: bool = False
+    """Embeddings and transcriptions, too."""
     scale_out: bool = False
     """`--enable-scale-out`: the render endpoints answer."""
     name: str | None = None
@@ -229,6 +235,9 @@ class SimulatedPod:
         app.add_routes(
             [
                 *GenerateEndpoints(self.state, side).routes(),
+                *MessagesEndpoints(self.state, side).routes(),
+                *ResponsesEndpoints(self.state, side, remembers=self.options.response_store).routes(),
+                *(ExtraEndpoints(self.state).routes() if self.options.extras else ()),
                 *RenderEndpoints(self.state).routes(),
                 *InfoEndpoints(self.state).routes(),
                 *ControlEndpoints(self.state).routes(),

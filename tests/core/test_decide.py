@@ -460,3 +460,24 @@ def test_deciding_changes_nothing() -> None:
     for policy in (AlwaysLocal(), AlwaysPrefill()):
         assert plan_of(recognition, of, policy) == plan_of(recognition, of, policy)
     assert (repr(recognition), [repr(one) for one in of]) == before
+
+
+# A response that one pod has in memory
+
+
+def test_what_only_one_pod_can_answer_goes_there_whatever_else_is_so() -> None:
+    request = Request(prompt_tokens=1100, whole="previous_response_id", only="d1")
+    recognition = turn(2, decode="d0")
+    plan = plan_of(recognition, fleet("p0", "d0", "d1"), request=request)
+    assert short(plan) == ("local", None, "d1")
+    assert "memory" in plan.reason
+
+
+def test_when_that_pod_is_down_or_unknown_the_request_goes_whole_to_another_which_will_refuse_it() -> None:
+    of = fleet("p0", "d0", "d1")
+    down = of.get("d1")
+    assert down is not None
+    of.set_up(down, False)
+    for only in ("d1", "gone", None):
+        request = Request(prompt_tokens=1100, whole="previous_response_id", only=only)
+        assert short(plan_of(first_turn(), of, request=request)) == ("local", None, "d0")

@@ -238,3 +238,16 @@ def test_no_pod_that_is_down_is_asked(urls: Sequence[str]) -> None:
         for number, made in enumerate(one.plans):
             asked = {made.answering.url, None if made.prefill is None else made.prefill.url}
             assert asked.isdisjoint(one.failed[:number]), one.questions
+
+
+def test_a_request_that_two_engines_answered_with_500_goes_to_no_third() -> None:
+    of = fleet("p0", "p1", "p2", "d0", "d1")
+    attempts = Attempts(key(1), of)
+    first = attempts.after(plan(of, "p0", "d0"), P, "status: 500")
+    assert first is not None
+    assert attempts.after(first, P, "error_event: EngineDeadError") is None
+
+
+def test_engines_that_are_overloaded_do_not_count_as_that() -> None:
+    of = fleet("p0", "p1", "p2", "d0")
+    assert walk(of, plan(of, "p0", "d0"), P, P, P)[-1] == ("local", None, "d0")

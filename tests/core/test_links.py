@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gateway.core import links
@@ -146,3 +147,15 @@ def test_an_id_that_is_given_twice_means_the_last_answer(same_conversation: bool
     assert short(desk.ask("resp"), second) == (Kind.NEXT, second.turn + 1, 220, True)
     assert len(desk.store._links) == 1
     assert len(first.conversation.responses) == (1 if same_conversation else 0)
+
+
+def test_a_link_knows_the_pod_that_gave_the_answer_though_the_conversation_moves_on() -> None:
+    desk = Desk()
+    first = desk.turn(None, "r1")
+    decode = first.conversation.decode
+    desk.store.bind(first.conversation, None, "elsewhere")
+    second = desk.ask("r1")
+    desk.store.finish(second, None, msgspec.structs.replace(result(prompt=140, output=20), decode="elsewhere"))
+    desk.store.link(second.conversation, ROOT, "r2")
+    found = [desk.store.links.find(ROOT, name) for name in ("r1", "r2")]
+    assert [link.pod for link in found if link is not None] == [decode, "elsewhere"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from gateway.core.policies import (
     POLICIES,
     AlwaysLocal,
     AlwaysPrefill,
+    AlwaysReadback,
     MeasuredTable,
     PolicyOptions,
     Route,
@@ -150,10 +152,21 @@ def test_a_table_of_another_cluster_is_named() -> None:
 
 
 @pytest.mark.parametrize(("local", "route"), [(arm(0.9, 0.010), Route.LOCAL), (arm(1.1, 0.010), Route.PD)])
-def test_a_readback_arm_is_left_out_until_the_gateway_can_take_that_route(local: Arm, route: Route) -> None:
+def test_a_readback_arm_is_left_out_where_the_gateway_cannot_take_that_route(local: Arm, route: Route) -> None:
     found = cell(arm(1.0, 0.010), local, readback=arm(0.1, 0.010))
     assert ppd(found).choose(VIEW) == ppd(found._replace(readback=None)).choose(VIEW)
     assert ppd(found).choose(VIEW).route is route
+
+
+def test_a_readback_arm_wins_where_the_gateway_can_take_that_route() -> None:
+    found = cell(arm(1.0, 0.010), arm(0.9, 0.010), readback=arm(0.1, 0.010))
+    view = msgspec.structs.replace(VIEW, readback=True)
+    assert ppd(found).choose(view).route is Route.READBACK
+
+
+def test_the_policy_that_measures_readback_takes_it_where_it_can() -> None:
+    assert AlwaysReadback().choose(VIEW).route is Route.PD
+    assert AlwaysReadback().choose(msgspec.structs.replace(VIEW, readback=True)).route is Route.READBACK
 
 
 # By name
@@ -163,7 +176,7 @@ def test_every_policy_goes_by_its_name() -> None:
     tables = cast(TableSet, OneCell(cell(arm(1, 1), arm(1, 1))))
     made = {name: make(PolicyOptions(tables=tables)) for name, make in POLICIES.items()}
     assert {name: policy.name for name, policy in made.items()} == {name: name for name in POLICIES}
-    assert set(POLICIES) == {"pd", "local", "threshold", "ppd"}
+    assert set(POLICIES) == {"pd", "local", "readback", "threshold", "ppd"}
 
 
 def test_the_options_reach_the_policy() -> None:

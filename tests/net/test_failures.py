@@ -23,10 +23,15 @@ ONLY_IN_STREAMS = {"kind": "stall_after_events", "events": 1}
 FAULTS_OF_D = [(fault, stream) for fault in BEFORE_THE_FIRST_BYTE for stream in (False, True)] + [
     (ONLY_IN_STREAMS, True)
 ]
-SHORT = {"timeouts.prefill_s": 1.0, "timeouts.first_byte_s": 1.0, "timeouts.unstreamed_s": 1.0}
+SHORT: dict[str, object] = {
+    "timeouts.prefill_s": 1.0,
+    "timeouts.first_byte_s": 1.0,
+    "timeouts.unstreamed_s": 1.0,
+    "retry_timed_out_prefill": True,
+}
 
 
-def limits_for(fault: dict[str, object]) -> dict[str, float]:
+def limits_for(fault: dict[str, object]) -> dict[str, object]:
     """Short time-outs where the fault is silence; the ordinary ones where a slow machine could be taken for it."""
     return SHORT if fault["kind"] in ("hang_before_headers", "stall_after_events") else {}
 

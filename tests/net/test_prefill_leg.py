@@ -28,6 +28,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "min_tokens": {"min_tokens": 5},
     "stop": {"stop": ["e", "a"]},
     "stop_token_ids": {"stop_token_ids": [7]},
+    "stop_sequences": {"stop_sequences": ["zzz"]},
+    "max_output_tokens": {"max_output_tokens": 6},
+    "store": {"store": True},
+    "text": {"text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA}}},
+    "output_config": {"output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}}},
+    "include": {"include": ["message.output_text.logprobs"]},
+    "enable_response_messages": {"enable_response_messages": True},
     "response_format": {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}},
     "structured_outputs": {"structured_outputs": {"choice": ["blue", "green"]}},
     "guided_json": {"guided_json": SCHEMA},
@@ -48,6 +55,25 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 }
 """Values that would do harm on P. A request with prompt_logprobs never gets there (it runs whole)."""
 
+OF_THAT_API = {
+    (Api.MESSAGES, "tool_choice"): {
+        "tools": [{"name": "look", "input_schema": SCHEMA}],
+        "tool_choice": {"type": "tool", "name": "look"},
+    },
+    (Api.RESPONSES, "tool_choice"): {
+        "tools": [{"type": "function", "name": "look", "parameters": SCHEMA}],
+        "tool_choice": {"type": "function", "name": "look"},
+    },
+}
+"""The same, in other words."""
+
+ASKED: dict[Api, tuple[str, dict[str, Any], str]] = {
+    Api.CHAT: (CHAT, {"messages": [user()]}, "max_tokens"),
+    Api.COMPLETIONS: (COMPLETIONS, {"prompt": LONG}, "max_tokens"),
+    Api.MESSAGES: ("/v1/messages", {"messages": [user()]}, "max_tokens"),
+    Api.RESPONSES: ("/v1/responses", {"input": [user()]}, "max_output_tokens"),
+}
+
 ROWS = [(row, api) for row in PREFILL_LEG for api in sorted(row.apis)]
 
 
@@ -58,21 +84,24 @@ def _named(value: object) -> str:
 @pytest.mark.parametrize(("row", "api"), ROWS, ids=_named)
 async def test_p_is_sent_what_the_row_says_and_d_what_the_client_said(row: Row, api: Api) -> None:
     assert row.field in EXAMPLES, f"no example for the new row {row.field!r}: add one"
-    example = dict(EXAMPLES[row.field])
+    example = dict(OF_THAT_API.get((api, row.field), EXAMPLES[row.field]))
     if api is Api.CHAT and "logprobs" in example:
         example["logprobs"] = True
     async with world(prefill=1, decode=1) as w:
-        path, prompt = (CHAT, {"messages": [user()]}) if api is Api.CHAT else (COMPLETIONS, {"prompt": LONG})
-        reply = await w.post(path, {"model": "sim", **prompt, "max_tokens": 6, **example})
+        path, prompt, limit = ASKED[api]
+        reply = await w.post(path, {"model": "sim", **prompt, limit: 6, **example})
         assert reply.status == 200, reply.body
         record = await w.record(1)
         assert record.route == "pd"
         on_p, on_d = w.prefill[0].requests[-1].body, w.decode[0].requests[-1].body
     _check_p(row, on_p, example)
+    if row.field == "store":
+        assert on_d["store"] is True
     for name, value in {**prompt, **example}.items():
         if name not in ("kv_transfer_params", "stream_options"):
             assert on_d[name] == value
-    assert on_p.get("messages", on_p.get("prompt")) == on_d.get("messages", on_d.get("prompt"))
+    for name in ("messages", "prompt", "input"):
+        assert on_p.get(name) == on_d.get(name)
     assert on_d["kv_transfer_params"]["do_remote_prefill"] is True
     assert on_d["kv_transfer_params"]["remote_block_ids"]
 
@@ -83,8 +112,10 @@ def _check_p(row: Row, on_p: dict[str, Any], example: dict[str, Any]) -> None:
         assert on_p[row.field]["do_remote_prefill"] is False
     elif row.rule is Rule.DROP:
         assert row.field not in on_p
+    elif row.field == "output_config":
+        assert on_p[row.field] == {"effort": "low"}
     elif row.rule is Rule.NEUTRALISE:
-        assert on_p[row.field] == "auto"
+        assert on_p[row.field] in ("auto", {"type": "auto"})
         assert on_p["tools"] == example["tools"]
     else:
         assert row.value is not None

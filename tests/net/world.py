@@ -33,6 +33,7 @@ class Watcher(IdleObserver):
         self.pods: dict[str, bool] = {}
         self.restarts: list[tuple[str, str]] = []
         self.tests: list[tuple[str, str, bool, str]] = []
+        self.breakers: list[tuple[str, str, str]] = []
         self._changed = asyncio.Event()
 
     def finished(self, record: RequestRecord) -> None:
@@ -45,6 +46,10 @@ class Watcher(IdleObserver):
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         self.pods[pod] = up
+        self._changed.set()
+
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        self.breakers.append((pod, state, detail))
         self._changed.set()
 
     def pod_restarted(self, pod: str, role: str, detail: str) -> None:
@@ -146,8 +151,8 @@ class World:
         async with self.session.post((url or self.url) + path, data=io.BytesIO(data), headers=headers) as response:
             return Reply(response.status, _lower(response.headers), await response.read())
 
-    async def get(self, path: str, method: str = "GET") -> Reply:
-        async with self.session.request(method, self.url + path) as response:
+    async def get(self, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> Reply:
+        async with self.session.request(method, self.url + path, headers=headers) as response:
             return Reply(response.status, _lower(response.headers), await response.read())
 
     async def chat(self, messages: Sequence[dict[str, Any]], **fields: Any) -> Reply:
@@ -190,9 +195,15 @@ async def world(
     policy: str = "local",
     pod: dict[str, Any] | None = None,
     pod_of: Mapping[str, dict[str, Any]] | None = None,
+    elsewhere: Mapping[str, Sequence[str]] | None = None,
+    others: Sequence[tuple[str, str]] = (),
     **flags: Any,
 ) -> AsyncIterator[World]:
-    """Start pods and gateway; `pod` are options of every pod, `pod_of` more by role, `flags` the gateway's settings."""
+    """Start pods and gateway; `pod` are options of every pod, `pod_of` more by role, `flags` the gateway's settings.
+
+    elsewhere: URLs of more pods, by role, that run in other processes or not at all.
+    others: more pods, (role, model).
+    """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         watcher = Watcher()
@@ -200,6 +211,8 @@ async def world(
         for role, count in (("prefill", prefill), ("decode", decode), ("replica", replica)):
             for _ in range(count):
                 await made.add(role, **{**(pod or {}), **(pod_of or {}).get(role, {})})
+        for role, model in others:
+            await made.add(role, model=model, **(pod or {}))
         settings: dict[str, Any] = {
             "prefill": [p.url for p in made.prefill],
             "decode": [p.url for p in made.decode],
@@ -209,6 +222,8 @@ async def world(
             "health.interval_s": 0.05,
             "selftest": False,
         }
+        for role, urls in (elsewhere or {}).items():
+            settings[role] = [*settings[role], *urls]
         config = load(None, {}, {**settings, **flags})
         running_gateway = await stack.enter_async_context(running(config, watcher))
         made.gateway, made.url = running_gateway.gateway, running_gateway.url

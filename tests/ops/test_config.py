@@ -51,10 +51,10 @@ def test_nothing_but_a_decode_pod_is_needed() -> None:
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
-    file = 'decode = ["http://file:1"]\nport = 1001\nhost = "file"\nlog_level = "error"\n'
-    environment = {"PPD_PORT": "1002", "PPD_HOST": "variable"}
+    file = 'decode = ["http://file:1"]\nport = 1001\nhost = "127.0.0.2"\nlog_level = "error"\n'
+    environment = {"PPD_PORT": "1002", "PPD_HOST": "127.0.0.3"}
     config = configured(file, environment, folder=tmp_path, port="1003")
-    assert (config.port, config.host, config.log_level) == (1003, "variable", "error")
+    assert (config.port, config.host, config.log_level) == (1003, "127.0.0.3", "error")
 
 
 def test_lists_are_replaced_and_not_added_to(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ CHANGED: dict[str, tuple[str, object]] = {
     "decode": ("http://d:1", ("http://d:1",)),
     "replica": ("http://r:1", ("http://r:1",)),
     "policy": ("local", "local"),
-    "host": ("0.0.0.0", "0.0.0.0"),
+    "host": ("::1", "::1"),
     "port": ("0", 0),
     "max_body_bytes": ("1000", 1000),
     "prefill_keep_fields": ("response_format, tool_choice", ("response_format", "tool_choice")),
@@ -150,7 +150,7 @@ def test_how_the_table_is_read(said: str, interpolated: bool) -> None:
             {"log_level": "loud"},
             "flag --log-level: log_level: must be one of debug, info, warning, error",
         ),
-        ({"policy": "best"}, "flag --policy: policy: must be one of pd, local, threshold, ppd"),
+        ({"policy": "best"}, "flag --policy: policy: must be one of pd, local, readback, threshold, ppd"),
         ({"table_lookup": "x"}, "flag --table-lookup: table_lookup: must be one of nearest, interpolated"),
         (
             {"allow_request_weights": "yes"},
@@ -162,8 +162,8 @@ def test_how_the_table_is_read(said: str, interpolated: bool) -> None:
         ({"health__failures": "0"}, "flag --health-failures: health.failures: must be between 1 and 1000"),
         ({"prefill": ["p0:8000"]}, "flag --prefill: prefill: 'p0:8000' is not a URL like http://host:8000"),
         (
-            {"tenant_weights": ["bob:ttft=2"]},
-            "flag --tenant-weights: tenant_weights: is written HASH:ttft=2,tpot=1 with ",
+            {"tenant_weights": ["no/name:ttft=2"]},
+            "flag --tenant-weights: tenant_weights: is written WHO:ttft=2,tpot=1; WHO is ",
         ),
     ],
 )
@@ -396,6 +396,32 @@ def test_a_tenants_weights_are_found_by_the_hash_of_its_key() -> None:
         configured(None, {"PPD_TENANT_WEIGHTS": f"{spec};"}, **DECODE),
     ):
         assert config.net.weights.tenants == {hashed: Weights(2, 1)}
+    assert configured(**DECODE, tenant_weights=["bob:ttft=3"]).net.weights.tenants == {"bob": Weights(3, 1)}
+
+
+# Who may reach it
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost", "::ffff:127.0.0.1"])
+def test_what_nobody_else_reaches_needs_no_keys(host: str) -> None:
+    config = configured(**DECODE, prefill=["http://p0:8100"], host=host)
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "2001:db8::1", "gateway.example", "::ffff:10.1.2.3"])
+def test_what_others_reach_needs_keys_or_the_word_insecure(host: str, tmp_path: Path) -> None:
+    assert complaint(**DECODE, host=host) == (
+        f"flag --host: host: others reach {host}: give clients keys (api_keys, `ppd-gateway keys add NAME`), "
+        "or say insecure = true where something in front checks them"
+    )
+    open_to_all = configured(**DECODE, prefill=["http://p0:8100"], host=host, insecure="true")
+    assert open_to_all.warnings == (f"insecure: whoever reaches {host} may use the pods",)
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    assert configured(**DECODE, prefill=["http://p0:8100"], host=host, api_keys=str(keys)).warnings == ()
+    keys.chmod(0o644)
+    told = configured(**DECODE, prefill=["http://p0:8100"], host=host, api_keys=str(keys)).warnings
+    assert told == (f"api_keys: every user of this machine can read {keys}",)
 
 
 # Fields that P must not be kept from getting

@@ -28,6 +28,7 @@ from gateway.ops.profile.words import CANDIDATES, Words, learn_words
 from gateway.ops.serve import running
 from loadtest.pod.simulated import SimulatedPod
 from lut.raw import RawPoint, read_raw
+from lut.table import TableSet
 
 IDENTITY = Identity("1P_2D", "llama", 16, simulated=True)
 SHAPE = Shape(512, 32, 64, 256)
@@ -354,7 +355,6 @@ class TestCommand:
             (("--reply-tokens", "0"), "--reply-tokens: must be 1 or more"),
             (("--samples", "1"), "--samples: at least 2"),
             (("--repeats", "0"), "--repeats: must be 1 or more"),
-            (("--arms", "pd,readback"), "--arms: readback is not available yet"),
             (("--arms", "pd,pd"), "--arms: name each arm once"),
             (("--patience-s", "0"), "--patience-s: must be above 0"),
             ((), "--out: say which raw file"),
@@ -424,6 +424,30 @@ async def test_from_pods_to_a_table_to_a_decision(
         reason = await _reason_of_a_second_turn(gateway.url)
     assert "S=" in reason
     assert "cell ctx=128 in=32 out=8 q=20 pi=1P_2D" in reason
+
+
+async def test_readback_is_measured_as_a_third_arm(tmp_path: Path) -> None:
+    raw, table = tmp_path / "raw.jsonl", tmp_path / "table"
+    options = options_of(
+        *("--out", str(raw), "--arms", "pd,local,readback", "--contexts", "512", "--news", "32", "--outputs", "8"),
+        *("--rates", "20", "--samples", "4", "--window-s", "0", "--repeats", "1"),
+    )
+    async with AsyncExitStack() as stack:
+        pods = [
+            await stack.enter_async_context(SimulatedPod(role=role, bidirectional=role == "prefill"))
+            for role in ("prefill", "decode")
+        ]
+        await command.profile(options, command.plan_of(options), config_of(pods))
+    lines = [located.point for located in read_raw(raw).points]
+    assert {(line.arm, line.samples, line.success) for line in lines} == {
+        ("pd", 4, 1.0),
+        ("local", 4, 1.0),
+        ("readback", 4, 1.0),
+    }
+    assert main(["lut", "build", str(raw), "-o", str(table)]) == 0
+    arms = TableSet.open(table).nearest_assignment("1P_1D")[0].nearest(512, 32, 8, 20.0)
+    assert arms.readback is not None
+    assert arms.readback.success == 1.0
 
 
 async def test_pods_that_refuse_first_turns_are_said_so_and_nothing_is_written(

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from loadtest.pod import SimulatedPod
+from loadtest.pod.agent_probes import AGENT_PROBES, RESPONSES, shape_of_events
 from loadtest.pod.probes import LEG_ONE, PROBES, Probe, shape_of_answer
 
 pytestmark = pytest.mark.vllm
@@ -62,7 +63,8 @@ async def send(client: httpx.AsyncClient, urls: Mapping[str, str], probe: Probe)
     if where == "handover":
         body = json.loads(payload)
         leg = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        leg |= {"max_tokens": 1, "kv_transfer_params": LEG_ONE}
+        limit = "max_output_tokens" if probe.path == RESPONSES else "max_tokens"
+        leg |= {limit: 1, "kv_transfer_params": LEG_ONE}
         first = await client.post(urls["prefill"] + probe.path, json=leg)
         body["kv_transfer_params"] = first.json()["kv_transfer_params"]
         payload, where = json.dumps(body).encode(), "decode"
@@ -75,10 +77,12 @@ async def send(client: httpx.AsyncClient, urls: Mapping[str, str], probe: Probe)
 
 
 def shape(answer: httpx.Response) -> dict[str, Any]:
+    if answer.text.startswith("event: "):
+        return {"status": answer.status_code, "body": shape_of_events(answer.text)}
     return shape_of_answer(answer.status_code, answer.headers, answer.content)
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
+@pytest.mark.parametrize("probe", [*PROBES, *AGENT_PROBES], ids=lambda probe: probe.name)
 async def test_the_simulator_answers_in_the_shape_of_vllm(pods, client, probe):
     real, simulated = pods
     expected, found = await send(client, real, probe), await send(client, simulated, probe)

@@ -63,7 +63,7 @@ CASES = [pytest.param(example, id=f"{example.row}-{example.api}-{number}") for n
 
 
 def test_every_row_has_an_example() -> None:
-    needed = {(row.name, api) for row in WHOLE for api in row.apis}
+    needed = {(row.name, api) for row in WHOLE for api in row.apis if api in PATHS}
     assert {(example.row, example.api) for example in EXAMPLES} == needed
 
 

@@ -8,7 +8,7 @@ from gateway.wire.contract import PREFILL_LEG, WHOLE, Api, Row, Rule, WholeRow, 
 from gateway.wire.fields import parse
 from gateway.wire.legs import prefill_body
 
-CHAT, COMPLETIONS = Api.CHAT, Api.COMPLETIONS
+CHAT, COMPLETIONS, MESSAGES, RESPONSES = Api.CHAT, Api.COMPLETIONS, Api.MESSAGES, Api.RESPONSES
 HANDOVER = (
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
     b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
@@ -19,20 +19,27 @@ SENT: dict[str, tuple[bytes, bytes | None]] = {
     "stream": (b"true", b"false"),
     "max_tokens": (b"500", b"1"),
     "max_completion_tokens": (b"500", b"1"),
+    "max_output_tokens": (b"500", b"1"),
     "n": (b"1", b"1"),
     "ignore_eos": (b"false", b"true"),
+    "store": (b"true", b"false"),
     "stream_options": (b'{"include_usage":true}', GONE),
     "min_tokens": (b"10", GONE),
     "stop": (b'["\\n"]', GONE),
     "stop_token_ids": (b"[1,2]", GONE),
+    "stop_sequences": (b'["x"]', GONE),
     "response_format": (b'{"type":"json_object"}', GONE),
     "structured_outputs": (b'{"regex":"a+"}', GONE),
+    "text": (b'{"format":{"type":"json_object"}}', GONE),
+    "output_config": (b'{"effort":"low","format":{"type":"json_schema"}}', b'{"effort":"low"}'),
     "guided_json": (b"{}", GONE),
     "guided_regex": (b'"a+"', GONE),
     "guided_choice": (b'["a","b"]', GONE),
     "guided_grammar": (b'"root ::= x"', GONE),
     "logprobs": (b"true", GONE),
     "top_logprobs": (b"5", GONE),
+    "include": (b'["message.output_text.logprobs"]', GONE),
+    "enable_response_messages": (b"true", GONE),
     "logprob_token_ids": (b"[7]", GONE),
     "prompt_logprobs": (b"1", GONE),
     "best_of": (b"1", GONE),
@@ -45,7 +52,16 @@ SENT: dict[str, tuple[bytes, bytes | None]] = {
 }
 """For every row of the table: what a client may send, and what P is to get instead."""
 
-ALWAYS_THERE = {"stream": b"false", "max_tokens": b"1", "ignore_eos": b"true", "kv_transfer_params": HANDOVER}
+OF_MESSAGES = {"tool_choice": (b'{"type":"tool","name":"look"}', b'{"type":"auto"}')}
+"""The same, where Anthropic words it differently."""
+
+ALWAYS = {"stream": b"false", "kv_transfer_params": HANDOVER}
+ALWAYS_THERE = {
+    CHAT: ALWAYS | {"max_tokens": b"1", "ignore_eos": b"true"},
+    COMPLETIONS: ALWAYS | {"max_tokens": b"1", "ignore_eos": b"true"},
+    MESSAGES: ALWAYS | {"max_tokens": b"1"},
+    RESPONSES: ALWAYS | {"max_output_tokens": b"1", "ignore_eos": b"true", "store": b"false"},
+}
 """What P gets of a client that sent nothing."""
 
 ROWS = [pytest.param(row, api, id=f"{row.field}-{api}") for row in PREFILL_LEG for api in Api]
@@ -62,7 +78,7 @@ def test_every_row_has_an_example_here() -> None:
 
 @pytest.mark.parametrize(("row", "api"), ROWS)
 def test_a_field_that_was_sent_becomes_what_its_row_says(row: Row, api: Api) -> None:
-    sent, expected = SENT[row.field]
+    sent, expected = (OF_MESSAGES if api is MESSAGES and row.field in OF_MESSAGES else SENT)[row.field]
     got = on_p(api, b'{"before":1,"' + row.field.encode() + b'":' + sent + b',"after":2}')
     if api not in row.apis:
         expected = sent
@@ -72,12 +88,12 @@ def test_a_field_that_was_sent_becomes_what_its_row_says(row: Row, api: Api) -> 
 
 @pytest.mark.parametrize(("row", "api"), ROWS)
 def test_a_field_that_was_not_sent_is_made_up_only_if_its_row_says_set(row: Row, api: Api) -> None:
-    assert on_p(api, b"{}").get(row.field) == ALWAYS_THERE.get(row.field)
+    assert on_p(api, b"{}").get(row.field) == ALWAYS_THERE[api].get(row.field)
 
 
 @pytest.mark.parametrize("api", Api)
 def test_an_empty_body_gets_exactly_what_is_always_there(api: Api) -> None:
-    assert on_p(api, b"{}") == ALWAYS_THERE
+    assert on_p(api, b"{}") == ALWAYS_THERE[api]
 
 
 def test_a_chat_body_on_its_way_to_p_reads_as_worked_out_by_hand() -> None:
@@ -187,6 +203,13 @@ WHOLE_EXAMPLES: dict[str, tuple[bytes, list[bytes]]] = {
         b'{"truncate_prompt_tokens":-1}',
         [b'{"truncate_prompt_tokens":100}', b'{"truncate_prompt_tokens":null}'],
     ),
+    "previous_response_id": (b'{"previous_response_id":"resp_1"}', [b'{"previous_response_id":null}']),
+    "background": (b'{"background":true}', [b'{"background":false}', b'{"background":null}']),
+    "truncation auto": (b'{"truncation":"auto"}', [b'{"truncation":"disabled"}', b'{"truncation":null}']),
+    "tools run by the pod": (
+        b'{"tools":[{"type":"function","name":"x"},{"type":"code_interpreter"}]}',
+        [b'{"tools":[{"type":"function","name":"x"}]}', b'{"tools":[]}', b'{"tools":[{"type":"web_search"}]}'],
+    ),
 }
 
 
@@ -246,7 +269,8 @@ def test_an_echo_without_logprobs_is_harmless_in_completions_and_not_in_chat() -
 
 def test_the_page_has_a_line_for_every_row() -> None:
     lines = render().splitlines()
-    assert "| `max_tokens` | chat, completions | set: `1` | one step is enough to fill the KV cache |" in lines
+    expected = "| `max_tokens` | chat, completions, messages | set: `1` | one step is enough to fill the KV cache |"
+    assert expected in lines
     for row in PREFILL_LEG:
         assert sum(line.startswith(f"| `{row.field}` |") for line in lines) == 1
     for whole in WHOLE:

@@ -13,6 +13,7 @@ from gateway.wire import errors
     ("kind", "status", "word"),
     [
         (errors.BadRequestError, 400, "invalid_request_error"),
+        (errors.UnauthorizedError, 401, "authentication_error"),
         (errors.UnknownPathError, 404, "not_found_error"),
         (errors.WrongMethodError, 405, "invalid_request_error"),
         (errors.BodyTooLargeError, 413, "invalid_request_error"),
@@ -35,7 +36,7 @@ def test_an_error_knows_its_status_and_its_body(kind: type[errors.ClientVisibleE
 
 
 def test_every_error_is_in_the_table_above() -> None:
-    assert len(errors.ClientVisibleError.__subclasses__()) == 10
+    assert len(errors.ClientVisibleError.__subclasses__()) == 11
 
 
 def test_a_broken_stream_ends_with_one_whole_event() -> None:

@@ -360,4 +360,6 @@ def test_each_endpoint_reads_its_own_dialect() -> None:
     assert {path: row.prompt_field for path, row in ENDPOINTS.items()} == {
         "/v1/chat/completions": "messages",
         "/v1/completions": "prompt",
+        "/v1/messages": "messages",
+        "/v1/responses": "input",
     }

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.wire import sse
+from gateway.wire import framing
 from gateway.wire.prompts import message_head, reply_head
 from gateway.wire.sse import StreamTap
 from gateway.wire.usage import PrefillDetails
@@ -527,7 +527,7 @@ def test_in_a_completion_the_fence_is_text_like_any_other() -> None:
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
+    monkeypatch.setattr(framing, "MAX_EVENT_BYTES", 1000)
     return 1000
 
 
@@ -593,7 +593,7 @@ def test_an_oversized_event_may_have_several_lines(small_limit: int) -> None:
 
 def test_the_real_limit_is_four_mebibytes() -> None:
     """Far above any chunk a pod sends (logprobs of a token are some kilobytes), far below what would hurt."""
-    assert sse.MAX_EVENT_BYTES == 4 << 20
+    assert framing.MAX_EVENT_BYTES == 4 << 20
 
 
 def test_a_usage_chunk_gives_no_handover_parameters_away() -> None:

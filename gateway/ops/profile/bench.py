@@ -81,7 +81,9 @@ class LiveBench:
     def __init__(self, config: Config, cluster: Cluster, limits: Limits, seed: int) -> None:
         settings = dataclasses.replace(config.net, decode_max_in_flight=0, expose_decisions=True, selftest=False)
         pods = tuple((role, url) for role, url in config.pods if role is not Role.REPLICA)
-        self._config = dataclasses.replace(config, pods=pods, host="127.0.0.1", port=0, net=settings)
+        self._config = dataclasses.replace(
+            config, pods=pods, host="127.0.0.1", port=0, api_keys=None, tls=None, net=settings
+        )
         self._cluster = cluster
         self._limits = limits
         self._seed = seed
@@ -122,7 +124,8 @@ class LiveBench:
         if self._arm is None or self._arm.name != name:
             await self._stack.aclose()
             self._arm = None
-            config = dataclasses.replace(self._config, policy=name)
+            net = dataclasses.replace(self._config.net, readback=name == "readback")
+            config = dataclasses.replace(self._config, policy=name, net=net)
             self._seen.up.clear()
             gateway = await self._stack.enter_async_context(running(config, self._seen))
             await self._ready()
@@ -293,7 +296,7 @@ class _Play:
             return Fate.FAILED
         self._context_tokens.append(talk.resident_tokens)
         self._new_tokens.append(answer.prompt_tokens - talk.resident_tokens)
-        if self._task.arm == "pd" or answer.cached_tokens is None:
+        if self._task.arm != "local" or answer.cached_tokens is None:
             return Fate.GOOD
         self._held_tokens.append(answer.cached_tokens)
         return Fate.COLD if is_cold(answer.cached_tokens, talk.prompt_tokens, self._block_size) else Fate.GOOD

@@ -30,6 +30,7 @@ from gateway.ops.profile.pods import look_at
 from gateway.ops.profile.presets import PRESETS
 from gateway.ops.profile.progress import Progress, clock
 from gateway.ops.settings import BY_KEY
+from lut.cell import ARMS as KNOWN_ARMS
 from lut.errors import TableError
 
 EXIT_USAGE = 2
@@ -63,7 +64,7 @@ def add_command(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="turns measured per cell and repeat, at least")
     parser.add_argument("--window-s", type=float, metavar="S", help="and for at least so long")
     parser.add_argument("--repeats", type=int, metavar="N", help="3 or more give a confidence interval worth its name")
-    parser.add_argument("--arms", type=_names, metavar="ARM,ARM", help="of pd,local (default both)")
+    parser.add_argument("--arms", type=_names, metavar="ARM,ARM", help="of pd,local,readback (default pd,local)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the arrival times (default 1)")
     parser.add_argument("--model", metavar="NAME", help="when the pods serve several")
     parser.add_argument("--max-in-flight", type=int, metavar="N", help="more turns than this at once: overloaded")
@@ -183,6 +184,6 @@ def _list(kind: type[Number]) -> Callable[[str], tuple[Number, ...]]:
 def _names(text: str) -> Sequence[str]:
     names = tuple(text.split(","))
     for name in names:
-        if name not in (*ARMS, "readback"):
-            raise argparse.ArgumentTypeError(f"{name!r} is not an arm; known: {', '.join(ARMS)}")
+        if name not in KNOWN_ARMS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not an arm; known: {', '.join(KNOWN_ARMS)}")
     return names

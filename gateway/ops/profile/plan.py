@@ -96,8 +96,6 @@ class Plan:
             raise ProfileError("--samples: at least 2 turns are needed")
         if self.repeats < 1:
             raise ProfileError("--repeats: must be 1 or more")
-        if "readback" in self.arms:
-            raise ProfileError("--arms: readback is not available yet")
         if not self.arms or len(set(self.arms)) != len(self.arms):
             raise ProfileError("--arms: name each arm once")
         if not self.shapes:

@@ -16,7 +16,9 @@ import aiohttp
 import msgspec
 
 from gateway.core.pods import Role
+from gateway.ops import tls
 from gateway.ops.config import Config
+from gateway.ops.keys import load_upstream_key
 from gateway.ops.profile.errors import ProfileError
 
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
@@ -56,7 +58,10 @@ async def look_at(config: Config, model: str | None = None) -> Cluster:
         raise ProfileError(f"{prefill} prefill and {decode} decode pods: at least one of each is needed")
     asked = [(role, url) for role, url in config.pods if role is not Role.REPLICA]
     timeout = aiohttp.ClientTimeout(total=config.net.timeouts.connect_s + config.net.health.timeout_s)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    key, secured = load_upstream_key(config), tls.client_context(config)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    connector = None if secured is None else aiohttp.TCPConnector(ssl=secured)
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers, connector=connector) as session:
         facts = await asyncio.gather(*(_ask(session, url) for _, url in asked))
     simulated = {fact.simulated for fact in facts}
     if len(simulated) > 1:

@@ -1,0 +1,68 @@
+"""A client's request as it is handed on: complete, its headers findable.
+
+Rule of this room: what the parser found and nothing worked out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.core.keys import Caller
+from gateway.net.exchange import Headers
+
+
+class HeaderMap(Mapping[str, str]):
+    """Headers by name without case; of repeated ones the first."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, items: Headers) -> None:
+        values: dict[str, str] = {}
+        for name, value in items:
+            values.setdefault(name.lower(), value)
+        self._values = values
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name.lower(), default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Request:
+    """A complete request (`exchange.Incoming`). chunks: the client understands a chunked answer (HTTP/1.1)."""
+
+    __slots__ = ("_items", "body", "chunks", "headers", "keep_alive", "method", "path", "peer", "target")
+
+    caller: Caller | None = None
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        items: list[tuple[str, str]],
+        body: bytes,
+        chunks: bool,
+        keep_alive: bool,
+        peer: str = "",
+    ) -> None:
+        self.peer = peer
+        self.method = method
+        self.target = target
+        self.path = target.partition("?")[0]
+        self._items = items
+        self.headers = HeaderMap(items)
+        self.body = body
+        self.chunks = chunks
+        self.keep_alive = keep_alive and chunks
+
+    def header_items(self) -> Headers:
+        """All headers in order."""
+        return self._items
