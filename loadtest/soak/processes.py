@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +21,8 @@ from loadtest.demo.children import clean_environment
 
 PROFILE = "instant"
 READY_S = 30.0
+OWN_PORTS = (15_000, 32_000)
+"""Below those that Linux chooses for outgoing connections."""
 
 
 class Process:
@@ -77,13 +81,21 @@ class Process:
             self.lines.append(line)
 
 
+def _free_port() -> int:
+    """A port that the kernel gives to no connection of its own while the pod is down."""
+    while True:
+        port = random.randrange(*OWN_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 class PodProcess:
     """A simulated pod with a fixed port."""
 
     def __init__(self, role: str) -> None:
         self.role = role
         self.url = ""
-        self._port = "0"
+        self._port = str(_free_port())
         self._process: Process
 
     async def start(self) -> None:
@@ -91,7 +103,6 @@ class PodProcess:
         arguments = ("--role", self.role, "--port", self._port, "--profile", PROFILE, "--lease-s", "5")
         self._process = Process("loadtest.pod", arguments)
         self.url = (await self._process.start(r"^(http://\S+)"))[1]
-        self._port = self.url.rpartition(":")[2]
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """SIGKILL for a crash."""
@@ -119,10 +130,10 @@ class Cluster:
             "breaker-open-s": "1",
             "lease-s": "5",
             "timeouts-connect-s": "2",
-            "timeouts-prefill-s": "5",
-            "timeouts-first-byte-s": "5",
-            "timeouts-unstreamed-s": "10",
-            "timeouts-token-gap-s": "5",
+            "timeouts-prefill-s": "20",
+            "timeouts-first-byte-s": "20",
+            "timeouts-unstreamed-s": "20",
+            "timeouts-token-gap-s": "20",
         }
         flags = [word for name, value in limits.items() for word in (f"--{name}", value)]
         self.gateway = Process("gateway.ops.cli", ["serve", *pods, *flags])

@@ -100,7 +100,7 @@ async def outcome(gateway: WatchedGateway) -> Outcome:
 
 
 @pytest.mark.parametrize("policy", ["pd", "local"])
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PATHS))
 async def test_a_client_that_leaves_a_stream_stops_both_pods(
     vllm_cluster: VllmCluster, client: Client, policy: str, api: Api
 ) -> None:

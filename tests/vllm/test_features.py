@@ -124,7 +124,7 @@ async def test_a_forced_tool_is_called_through_both_legs(
     assert msgspec.json.decode(function["arguments"])["size"] in ("small", "big")
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PATHS))
 async def test_json_is_complete_through_both_legs(vllm_cluster: VllmCluster, client: Client, api: Api) -> None:
     async with gateway_before(vllm_cluster, "pd") as gateway:
         answer = await client.generate(gateway, api, ask(api, "json", response_format=JSON_SCHEMA, **TERSE))
@@ -206,7 +206,7 @@ def _join_tool_calls(before: list[Any], value: list[Any]) -> None:
             _join(known, call)
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PATHS))
 @pytest.mark.parametrize("how", ["whole", "streamed", "continuous"])
 async def test_usage_is_the_plain_pods_cold_and_warm(
     vllm_cluster: VllmCluster, client: Client, api: Api, how: str
@@ -235,7 +235,7 @@ async def test_usage_is_the_plain_pods_cold_and_warm(
     assert cached[1] >= 64
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PATHS))
 async def test_usage_of_a_local_turn_is_the_plain_pods(vllm_cluster: VllmCluster, client: Client, api: Api) -> None:
     dialogue, salt = Dialogue(api), uuid.uuid4().hex
     async with gateway_before(vllm_cluster, "local") as gateway:
@@ -247,7 +247,7 @@ async def test_usage_of_a_local_turn_is_the_plain_pods(vllm_cluster: VllmCluster
             dialogue.hear(right.text)
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", list(PATHS))
 async def test_without_include_usage_the_finish_event_carries_the_fingerprint(
     vllm_cluster: VllmCluster, client: Client, api: Api
 ) -> None:
