@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,13 @@ async def test_who_does_not_know_the_ca_or_speaks_no_tls_gets_nothing(tmp_path: 
         reader, writer = await asyncio.open_connection("127.0.0.1", int(w.url.rpartition(":")[2]))
         writer.write(ASK)
         async with asyncio.timeout(10):
-            assert not (await reader.read()).startswith(b"HTTP")
+            with suppress(ConnectionError):
+                assert not (await reader.read()).startswith(b"HTTP")
         await hang_up(writer)
         old = client_of()
         with pytest.warns(DeprecationWarning, match="TLSv1"):
             old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-        with pytest.raises(ssl.SSLError):
+        with pytest.raises((ssl.SSLError, ConnectionError)):  # the alert, or the close right behind it
             await connect(w, old)
         assert not w.watcher.records
 
