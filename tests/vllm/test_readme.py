@@ -83,7 +83,7 @@ async def test_the_gateways_line_serves_two_turns(vllm_cluster: VllmCluster) -> 
 
 async def _port(log: asyncio.StreamReader) -> int:
     while line := (await log.readline()).decode():
-        if found := re.search(r" on http://0\.0\.0\.0:(\d+),", line):
+        if found := re.search(r" on http://127\.0\.0\.1:(\d+),", line):
             return int(found[1])
     raise AssertionError("the gateway ended")
 
