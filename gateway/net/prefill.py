@@ -114,11 +114,9 @@ class PrefillLeg:
 
     async def _ask(self, pod: Pod, recalled: Recalled | None = None) -> PrefillAnswer:
         limit_s = self._parts.settings.timeouts.prefill_s
-        fields = self._fields
+        fields = self._fields if recalled is None else on_ids(self._api, self._fields, recalled.ids)
         body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields)
         if recalled is not None:
-            fields = on_ids(self._api, fields, recalled.ids)
-            body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields)
             body = legs.with_params(body, recalled.params)
             limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
         began = time.monotonic()

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.wire.answers import PrefillAnswer, WholeAnswer
 from gateway.wire.fields import Fields, is_null, join
-from gateway.wire.framing import EventFramer
+from gateway.wire.framing import EventFramer, data_of
 from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts import REPLY_HEAD_CHARACTERS, message_head
 from gateway.wire.prompts_anthropic import head_of_content
@@ -128,7 +128,7 @@ class MessagesTap(EventFramer):
 
     def _read(self, event: bytes) -> None:
         try:
-            found = _event_decoder.decode(_data_of(event))
+            found = _event_decoder.decode(data_of(event))
         except msgspec.DecodeError:
             return
         if found.content_block is not None:
@@ -143,17 +143,13 @@ class MessagesTap(EventFramer):
                 self._call += found.delta.partial_json or ""
 
     def _end(self, event: bytes) -> bytes:
-        fields = _fields(_data_of(event))
+        fields = _fields(data_of(event))
         usage = fields.get("usage")
         self.usage = _usage(usage) or self.usage
         if self._prefill is None or usage is None or is_null(usage):
             return event
         fields["usage"] = _with_counts(usage, self._prefill)
         return b"event: message_delta\ndata: " + join(fields) + b"\n\n"
-
-
-def _data_of(event: bytes) -> bytes:
-    return event.partition(b"\ndata: ")[2]
 
 
 class Anthropic:

@@ -13,7 +13,7 @@ import msgspec
 from gateway.wire.answers import PrefillAnswer, WholeAnswer
 from gateway.wire.errors import ErrorBody, error_body
 from gateway.wire.fields import NULL, Fields, is_null, join
-from gateway.wire.framing import EventFramer
+from gateway.wire.framing import EventFramer, data_of
 from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts_responses import head_of_output
 from gateway.wire.usage import PrefillDetails, Usage, counted
@@ -130,11 +130,11 @@ class ResponsesTap(EventFramer):
         elif not event.startswith(_FIRST):
             self.said_something = True
         elif self.response_id is None:
-            self.response_id = _read(_fields(_data_of(event)).get("response", NULL)).id
+            self.response_id = _read(_fields(data_of(event)).get("response", NULL)).id
         return event
 
     def _end(self, event: bytes) -> bytes:
-        fields = _fields(_data_of(event))
+        fields = _fields(data_of(event))
         answer = fields.get("response", NULL)
         read, inner = _read(answer), _fields(answer)
         offer = inner.get("kv_transfer_params")
@@ -148,10 +148,6 @@ class ResponsesTap(EventFramer):
             return event
         fields["response"] = msgspec.Raw(join(inner))
         return event.partition(b"\n")[0] + b"\ndata: " + join(fields) + b"\n\n"
-
-
-def _data_of(event: bytes) -> bytes:
-    return event.partition(b"\ndata: ")[2]
 
 
 class Responses:

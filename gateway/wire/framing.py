@@ -69,3 +69,8 @@ class EventFramer:
             return self._release() + data
         self._tail = data
         return b""
+
+
+def data_of(event: bytes) -> bytes:
+    """The JSON of an event that begins with its name, as Anthropic's and OpenAI's Responses' do."""
+    return event.partition(b"\ndata: ")[2]
