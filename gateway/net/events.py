@@ -292,11 +292,6 @@ class EventSubscriber(IdleObserver):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def lag_s(self, pod: Pod) -> float | None:
-        """Seconds since the last batch of a pod that is heard, by the two machines' clocks."""
-        stamps = [view.last_event_s for view in self._parts.residency.cache(pod).views.values() if view.heard]
-        return time.time() - max(stamps) if stamps else None
-
     async def _follow(self, pod: Pod) -> None:
         while (sources := await self._sources(pod)) is None:
             await asyncio.sleep(ASK_AGAIN_S)
