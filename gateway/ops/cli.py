@@ -14,7 +14,8 @@ import uvloop
 
 from gateway.core.pods import Role
 from gateway.ops import keys, logs, workers
-from gateway.ops.config import ConfigError, load
+from gateway.ops.config import load
+from gateway.ops.layers import ConfigError
 from gateway.ops.serve import serve
 from gateway.ops.settings import SETTINGS
 from gateway.ops.tables import open_checked

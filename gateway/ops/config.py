@@ -6,11 +6,8 @@ that names the key and where it was set, and nothing is started.
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,18 +19,12 @@ from gateway.core.pods import Role
 from gateway.core.weights import Weights, parse_weights
 from gateway.net.keys import is_loopback
 from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts, WeightSettings
-from gateway.ops.settings import BY_KEY, SETTINGS
+from gateway.ops.layers import ConfigError, checked, from_environment, from_file, from_flags
+from gateway.ops.settings import SETTINGS
 from gateway.ops.watch import read_by_others
-
-_SERVICE_LINK = re.compile(r"PPD_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP).*)?)")
-"""Variables that Kubernetes makes up for a Service called "ppd" or "ppd-…"; they are not ours."""
 
 SIMULATED_TABLE = Path(lut.__file__).parent / "simulated-h100-llama3.1-8b"
 """The table set that comes with the gateway, measured on simulated pods."""
-
-
-class ConfigError(Exception):
-    """One line for the operator: where, which key, what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +88,9 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     """Build the configuration. `flags` maps keys to values; None means not given. Raises ConfigError."""
     values: dict[str, Any] = {setting.key: setting.default for setting in SETTINGS}
     sources: dict[str, str] = {}
-    layers = [*_from_file(path), *_from_environment(environment), *_from_flags(flags)]
+    layers = [*from_file(path), *from_environment(environment), *from_flags(flags)]
     for key, value, source in layers:
-        values[key], sources[key] = _checked(key, value, source), source
+        values[key], sources[key] = checked(key, value, source), source
     fallback = "the command line" if path is None else str(path)
     return Config(
         pods=_pods(values, sources, fallback),
@@ -153,64 +144,6 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
             queue_s=values["queue_s"] or 0.0,
         ),
     )
-
-
-Layer = Iterator[tuple[str, Any, str]]
-
-
-def _from_file(path: Path | None) -> Layer:
-    if path is None:
-        return
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    tables = {setting.key.partition(".")[0] for setting in SETTINGS if "." in setting.key}
-    for name, value in document.items():
-        if name in tables and isinstance(value, dict):
-            for inner, inner_value in value.items():
-                yield _known(f"{name}.{inner}", str(path)), inner_value, str(path)
-        else:
-            yield _known(name, str(path)), value, str(path)
-
-
-def _from_environment(environment: Mapping[str, str]) -> Layer:
-    by_variable = {setting.variable: setting.key for setting in SETTINGS}
-    for name, value in environment.items():
-        if not name.startswith("PPD_"):
-            continue
-        if name in by_variable and not (_SERVICE_LINK.fullmatch(name) and value.startswith("tcp://")):
-            yield by_variable[name], value, f"environment variable {name}"
-        elif not _SERVICE_LINK.fullmatch(name):
-            raise ConfigError(f"environment variable {name}: unknown key{_hint(name, by_variable)}")
-
-
-def _from_flags(flags: Mapping[str, Any]) -> Layer:
-    for key, value in flags.items():
-        if value is not None:
-            yield key, value, f"flag {BY_KEY[key].flag}"
-
-
-def _known(key: str, source: str) -> str:
-    if key not in BY_KEY:
-        raise ConfigError(f"{source}: {' '.join(key.split())}: unknown key{_hint(key, BY_KEY)}")
-    return key
-
-
-def _hint(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _checked(key: str, value: Any, source: str) -> Any:
-    try:
-        return BY_KEY[key].check(value)
-    except ValueError as error:
-        raise ConfigError(f"{source}: {key}: {error}") from None
 
 
 def _pods(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> tuple[tuple[Role, str], ...]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from gateway.core.policies import MeasuredTable, Route, TurnView
 from gateway.core.weights import parse_weights
-from gateway.ops.config import SIMULATED_TABLE, ConfigError
+from gateway.ops.config import SIMULATED_TABLE
+from gateway.ops.layers import ConfigError
 from gateway.ops.tables import open_checked
 from lut.table import Arm
 

@@ -16,7 +16,8 @@ from gateway.core.keys import TENANT, KeyFileError, KeyRing, checked_key, hash_o
 from gateway.net.keys import Door
 from gateway.net.upstream import PodClient
 from gateway.ops import tls
-from gateway.ops.config import Config, ConfigError
+from gateway.ops.config import Config
+from gateway.ops.layers import ConfigError
 from gateway.ops.watch import WatchedFiles, reason_of
 
 MAX_FILE_BYTES = 64 << 20

@@ -6,170 +6,28 @@ its environment variable (`PPD_TIMEOUTS_CONNECT_S`), its check and its help. Not
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-from gateway.core.keys import TENANT
 from gateway.core.policies import POLICIES
-from gateway.core.weights import parse_weights
+from gateway.ops.checks import (
+    Check,
+    boolean,
+    event_endpoint,
+    integer,
+    namespace,
+    number,
+    one_of,
+    seconds,
+    several,
+    share,
+    state,
+    tenant_weights,
+    text,
+    url,
+    weights,
+)
 from gateway.wire.contract import KEEPABLE
-
-Check = Callable[[Any], Any]
-"""Takes a value as TOML gives it or as text, returns it checked; raises ValueError with the reason."""
-
-
-def text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("must be a non-empty string")
-    return value
-
-
-def integer(low: int, high: int) -> Check:
-    def check(value: Any) -> int:
-        number = _number(value, int, "a whole number")
-        if not low <= number <= high:
-            raise ValueError(f"must be between {low} and {high}")
-        return int(number)
-
-    return check
-
-
-def seconds(value: Any) -> float:
-    number = _float(value, "a number of seconds")
-    if not 0 < number < 1e9:
-        raise ValueError("must be a number of seconds above 0")
-    return number
-
-
-def one_of(*names: str) -> Check:
-    def check(value: Any) -> str:
-        if value not in names:
-            raise ValueError(f"must be one of {', '.join(names)}")
-        return str(value)
-
-    return check
-
-
-def boolean(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise ValueError("must be true or false")
-
-
-def number(value: Any) -> float:
-    return _float(value, "a number")
-
-
-def _float(value: Any, what: str) -> float:
-    try:
-        return float(_number(value, float, what))
-    except OverflowError:
-        raise ValueError(f"must be {what} that is not beyond all bounds") from None
-
-
-def share(value: Any) -> float:
-    found = _float(value, "a number")
-    if not 0 <= found <= 1:
-        raise ValueError("must be between 0 and 1")
-    return found
-
-
-def event_endpoint(value: Any) -> tuple[str, str, str | None]:
-    """`http://pod:8000=tcp://host:5557|tcp://host:5558` as (pod, endpoint, replay endpoint or None)."""
-    pod, equals, rest = text(value).partition("=")
-    endpoint, bar, replay = rest.partition("|")
-    addresses = [endpoint, replay] if bar else [endpoint]
-    if not equals or not all(re.fullmatch(r"(tcp://[^*\s]+:\d+|ipc://\S+)", address) for address in addresses):
-        raise ValueError(
-            "is written http://pod:8000=tcp://host:5557 or http://pod:8000=tcp://host:5557|tcp://host:5558"
-        )
-    return url(pod), endpoint, replay or None
-
-
-def weights(value: Any) -> str:
-    parse_weights(text(value))
-    return str(value)
-
-
-def tenant_weights(value: Any) -> tuple[str, str]:
-    """`WHO:ttft=2,tpot=1` as (a tenant's name or the hash of its key, weights)."""
-    key, colon, wanted = text(value).partition(":")
-    named = re.fullmatch(r"[0-9a-f]{64}", key) or (TENANT.fullmatch(key) and len(key) < 64)
-    if not colon or not named:
-        raise ValueError(
-            "is written WHO:ttft=2,tpot=1; WHO is the tenant's name in api_keys or its key's SHA-256 in lower-case hex"
-        )
-    return key, weights(wanted)
-
-
-def url(value: Any) -> str:
-    """A pod's base URL, normalised: scheme, host and port in lower case, nothing behind."""
-    if not isinstance(value, str):
-        raise ValueError("must be a URL like http://host:8000")
-    if "@" in value:
-        raise ValueError("a URL must not hold a user name or password")
-    try:
-        parts = urlsplit(value)
-        port = parts.port
-    except ValueError as error:
-        raise ValueError(f"{value!r} is not a URL: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in value):
-        raise ValueError(f"{value!r} is not a URL like http://host:8000")
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError(f"{value!r} must end after host and port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    shown = "" if port is None or port == {"http": 80, "https": 443}[parts.scheme] else f":{port}"
-    return f"{parts.scheme}://{host}{shown}"
-
-
-def state(value: Any) -> str:
-    """A Redis URL. It may hold a password, so no complaint quotes it."""
-    if not isinstance(value, str):
-        raise ValueError("must be a URL like redis://host:6379/0")
-    try:
-        parts = urlsplit(value)
-        fit = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and parts.port != 0
-        fit = fit and re.fullmatch(r"/?\d*", parts.path) is not None
-    except ValueError:
-        fit = False
-    if not fit or any(c.isspace() for c in value):
-        raise ValueError("must be a URL like redis://host:6379/0 or rediss://user:password@host:6379/0")
-    return value
-
-
-def namespace(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", value):
-        raise ValueError("must be up to 64 letters, digits and _.-")
-    return value
-
-
-def several(check: Check, separator: str = ",") -> Check:
-    def check_all(value: Any) -> tuple[Any, ...]:
-        if isinstance(value, str):
-            value = [item.strip() for item in value.split(separator) if item.strip()]
-        if not isinstance(value, list):
-            raise ValueError("must be a list")
-        return tuple(check(item) for item in value)
-
-    return check_all
-
-
-def _number(value: Any, kind: type[int] | type[float], what: str) -> int | float:
-    if isinstance(value, bool):
-        raise ValueError(f"must be {what}")
-    if isinstance(value, str):
-        try:
-            return kind(value)
-        except ValueError:
-            raise ValueError(f"must be {what}, not {value!r}") from None
-    if isinstance(value, int) or (kind is float and isinstance(value, float)):
-        return value
-    raise ValueError(f"must be {what}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from gateway.ops.config import Config, ConfigError
+from gateway.ops.config import Config
+from gateway.ops.layers import ConfigError
 from gateway.ops.watch import WatchedFiles, reason_of
 
 Pair = tuple[Path, Path]

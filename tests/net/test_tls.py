@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import trustme
 
-from gateway.ops.config import ConfigError, load
+from gateway.ops.config import load
+from gateway.ops.layers import ConfigError
 from gateway.ops.serve import running
 from tests.net.test_connection import hang_up
 from tests.net.world import Watcher, World, world

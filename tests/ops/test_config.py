@@ -10,7 +10,8 @@ import pytest
 from gateway.core.pods import Role
 from gateway.core.weights import Weights
 from gateway.net.settings import GatewaySettings
-from gateway.ops.config import Config, ConfigError, load
+from gateway.ops.config import Config, load
+from gateway.ops.layers import ConfigError
 from gateway.ops.settings import BY_KEY, SETTINGS
 
 DECODE: dict[str, Any] = {"decode": ["http://d0:8200"]}

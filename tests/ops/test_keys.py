@@ -13,8 +13,9 @@ from aiohttp.test_utils import TestServer
 
 from gateway.core.keys import hash_of, read_keys
 from gateway.ops.cli import main
-from gateway.ops.config import ConfigError, load
+from gateway.ops.config import load
 from gateway.ops.keys import load_keys, load_upstream_key
+from gateway.ops.layers import ConfigError
 from gateway.ops.profile.pods import look_at
 from gateway.ops.watch import WatchedFiles
 

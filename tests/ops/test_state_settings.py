@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.ops.cli import main
-from gateway.ops.config import Config, ConfigError, load
+from gateway.ops.config import Config, load
+from gateway.ops.layers import ConfigError
 from gateway.ops.settings import SETTINGS
 from gateway.ops.state import shown
 
