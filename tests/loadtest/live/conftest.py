@@ -1,0 +1,12 @@
+"""The load test's own event loop is uvloop, so that is what these tests run on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import uvloop
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop}
