@@ -1,18 +1,22 @@
 """One scrape for all workers: each offers its metrics on a Unix socket, and whichever is scraped collects them.
 
-Rule of this room: every sample gets the label `worker`; a worker that does not answer is shown as down, not waited for.
+Rule of this room: every worker has put its label `worker` on its samples already, so whole families are laid side by
+side, unread; a worker that does not answer is shown as down, not waited for. Nothing is added up here: Prometheus
+does, with `sum without (worker)`, and with `max` where all workers see the same (a pod's state, the canary's).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 from gateway.net.exchange import Page
+from gateway.ops.metrics.turns import joined
 
 ANSWER_S = 1.0
+_HEAD = b"# HELP "
 
 
 class Siblings:
@@ -21,7 +25,7 @@ class Siblings:
     folder: where the sockets are, `1.sock` and so on. make: this worker's own page.
     """
 
-    def __init__(self, folder: Path, number: int, count: int, make: Callable[[], Page]) -> None:
+    def __init__(self, folder: Path, number: int, count: int, make: Callable[[], Awaitable[Page]]) -> None:
         self._folder = folder
         self._number = number
         self._count = count
@@ -42,14 +46,14 @@ class Siblings:
 
     async def page(self) -> Page:
         """Everyone's metrics."""
-        own = self._make()
         others = [number for number in range(1, self._count + 1) if number != self._number]
-        asked = await asyncio.gather(*(_ask(socket_of(self._folder, number)) for number in others))
-        pages = {self._number: own.body.decode(), **dict(zip(others, asked, strict=True))}
-        return Page(own.content_type, merged(pages).encode())
+        asked = asyncio.gather(*(_ask(socket_of(self._folder, number)) for number in others))
+        own = await self._make()
+        pages = {self._number: own.body, **dict(zip(others, await asked, strict=True))}
+        return Page(own.content_type, await joined(merged(pages)))
 
     async def _offer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(self._make().body)
+        writer.write((await self._make()).body)
         with contextlib.suppress(OSError):
             await writer.drain()
         writer.close()
@@ -62,39 +66,32 @@ def socket_of(folder: Path, number: int) -> Path:
     return folder / f"{number}.sock"
 
 
-def merged(pages: Mapping[int, str | None]) -> str:
-    """Expositions of several workers as one. None: that worker did not answer."""
-    families: dict[str, tuple[list[str], list[str]]] = {}
+def merged(pages: Mapping[int, bytes | None]) -> Iterator[bytes]:
+    """Expositions of several workers as one, every family in one place, in pieces. None: that worker did not answer."""
+    families: dict[bytes, list[bytes]] = {}
+    for _, page in sorted(pages.items()):
+        for family in (page or b"").removeprefix(_HEAD).removesuffix(b"\n").split(b"\n" + _HEAD):
+            name, _, rest = family.partition(b" ")
+            if name in families:
+                _, _, rest = rest.partition(b"\n")
+                _, _, rest = rest.partition(b"\n")
+                families[name].append(rest)
+            elif name:
+                families[name] = [_HEAD + family]
+        yield b""
+    for samples in families.values():
+        yield b"\n".join([*filter(None, samples), b""])
+    yield b"# HELP ppd_worker_up 1 when the worker answered this scrape.\n# TYPE ppd_worker_up gauge\n"
     for number, page in sorted(pages.items()):
-        name = ""
-        for line in (page or "").splitlines():
-            if line.startswith(("# HELP ", "# TYPE ")):
-                name = line.split(" ", 3)[2]
-                head, _ = families.setdefault(name, ([], []))
-                if line not in head and len(head) < 2:
-                    head.append(line)
-            elif line and not line.startswith("#"):
-                families.setdefault(name, ([], []))[1].append(_labelled(line, number))
-    lines = [line for head, samples in families.values() for line in (*head, *samples)]
-    lines += ["# HELP ppd_worker_up 1 when the worker answered this scrape.", "# TYPE ppd_worker_up gauge"]
-    lines += [f'ppd_worker_up{{worker="{number}"}} {float(page is not None)}' for number, page in sorted(pages.items())]
-    return "\n".join(lines) + "\n"
+        yield f'ppd_worker_up{{worker="{number}"}} {float(page is not None)}\n'.encode()
 
 
-def _labelled(sample: str, number: int) -> str:
-    name, brace, rest = sample.partition("{")
-    if brace and " " not in name:
-        return f'{name}{{worker="{number}",{rest}'
-    name, _, value = sample.partition(" ")
-    return f'{name}{{worker="{number}"}} {value}'
-
-
-async def _ask(path: Path) -> str | None:
+async def _ask(path: Path) -> bytes | None:
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                return (await reader.read()).decode()
+                return await reader.read()
             finally:
                 writer.close()
                 with contextlib.suppress(OSError):

@@ -1,0 +1,124 @@
+"""The real Prometheus for tests: its own process, port and folder, nothing kept.
+
+`python -m tests.prometheus_server` makes sure that there is one on this machine: where it is missing, Debian's package
+is installed if that can be (root and apt). The tests that need it are skipped without one, loudly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import pytest
+
+WORDS = "PROMETHEUS TESTS SKIPPED: prometheus and promtool are not on PATH"
+_INSTALL_S = 180
+
+
+def there() -> bool:
+    """Whether both programs can be run."""
+    return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
+
+
+needs_prometheus = pytest.mark.skipif(not there(), reason=WORDS)
+
+
+def promtool(*arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; `given` is its standard input."""
+    command = ["promtool", *map(str, arguments)]
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+
+
+class PrometheusServer:
+    """Use with `async with`. configuration: the text of prometheus.yml; rule files by absolute path."""
+
+    def __init__(self, configuration: str, session: aiohttp.ClientSession) -> None:
+        self._configuration = configuration
+        self._session = session
+        self._folder = Path(tempfile.mkdtemp(prefix="ppd-prometheus-"))
+        self._process: asyncio.subprocess.Process | None = None
+        self._url = ""
+
+    async def __aenter__(self) -> Self:
+        file = self._folder / "prometheus.yml"
+        file.write_text(self._configuration, encoding="utf-8")
+        for _ in range(5):
+            port = _free_port()
+            self._url = f"http://127.0.0.1:{port}"
+            self._process = await asyncio.create_subprocess_exec(
+                "prometheus",
+                f"--config.file={file}",
+                f"--storage.tsdb.path={self._folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--log.level=error",
+            )
+            if await self._ready():
+                return self
+        shutil.rmtree(self._folder, ignore_errors=True)
+        raise AssertionError("prometheus does not start")
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def get(self, path: str, **query: str) -> dict[str, Any]:
+        """An answer of the HTTP API: `status`, and `data` or `error`."""
+        async with self._session.get(f"{self._url}/api/v1/{path}", params=query) as response:
+            return dict(await response.json())
+
+    async def _ready(self) -> bool:
+        assert self._process is not None
+        async with asyncio.timeout(30):
+            while self._process.returncode is None:
+                try:
+                    async with self._session.get(f"{self._url}/-/ready") as response:
+                        if response.status == 200:
+                            return True
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.02)
+        return False
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def install() -> bool:
+    """Install Debian's package, quietly, without starting its service; False when that cannot be."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return False
+    quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=60"]
+    plain = ["install", "-y", "--no-install-recommends", "prometheus"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for steps in ([plain], [["update"], plain]):
+        try:
+            for step in steps:
+                subprocess.run([*quiet, *step], check=True, capture_output=True, timeout=_INSTALL_S, env=environment)
+        except (subprocess.SubprocessError, OSError):
+            continue
+        if there():
+            return True
+    return False
+
+
+def main() -> int:
+    if not there() and not install():
+        line = "!" * len(WORDS)
+        sys.stdout.write(f"\n{line}\n{WORDS}\n{line}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
