@@ -49,6 +49,11 @@ class Handovers:
         for waiting in [each for each in self._waiting if each.prefill == prefill]:
             del self._waiting[waiting]
 
+    def drop(self, prefill: str) -> None:
+        """P was removed."""
+        self.forget(prefill)
+        self.stranded.pop(prefill, None)
+
     def expire(self, now_s: float) -> None:
         """Count and drop what nobody took before its lease ended."""
         over = [each for each in self._waiting if not each.in_use and each.since_s <= now_s - self._lease_s]

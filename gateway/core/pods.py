@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from gateway.core.breakers import BreakerState, PodBreaker
+from gateway.core.pairs import Pairs
 
 
 class Role(enum.StrEnum):
@@ -30,6 +31,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     instance: a word that differs from one process to the next; empty when the pod tells none.
     work: counters that only grow while a process lives.
     models: the names it serves. max_model_len: of the first of them, tokens.
+    fetched_bytes, fetched_tokens: KV that it read from other pods; counters, too.
     seen_at: `time.monotonic` when it said so; 0 for never.
     """
 
@@ -44,6 +46,8 @@ class PodFacts(msgspec.Struct, frozen=True):
     version: str = ""
     models: tuple[str, ...] = ()
     max_model_len: int = 0
+    fetched_bytes: float = 0.0
+    fetched_tokens: float = 0.0
     seen_at: float = 0.0
 
 
@@ -63,6 +67,7 @@ class Pod(msgspec.Struct, eq=False):
     proof: what its self-test found.
     reads_back: whether it has read KV from another pod: True once it did, False once it failed to, None untried.
     draining: it keeps what it has begun and gets nothing new; conversations leave it at their next turn.
+    readbacks: how many are under way that it takes part in, as the one who reads or the one who is read.
     weight: its share of new traffic; below 1 for a pod that is far from its peers (`core.outliers`).
     breaker: whether it failed too often to get traffic; `Fleet.note_breaker` must hear of every change.
     """
@@ -78,6 +83,7 @@ class Pod(msgspec.Struct, eq=False):
     proof: str = "not tested"
     reads_back: bool | None = None
     draining: bool = False
+    readbacks: int = 0
     weight: float = 1.0
     breaker: PodBreaker = msgspec.field(default_factory=PodBreaker)
 
@@ -136,14 +142,18 @@ class Seat:
 
 
 class Fleet:
-    """All pods, by role and by URL. Change `up` and `draining` through the methods, so that the lists stay right."""
+    """All pods, by role and by URL. Change `up` and `draining` through the methods, so that the lists stay right.
+
+    pairs: which prefill and decode pods are not to work together yet.
+    """
 
     def __init__(self, pods: Iterable[Pod]) -> None:
         self._by_url = {pod.url: pod for pod in pods}
         self._up: dict[Role, list[Pod]] = {}
         self._assignment = ""
         self._guarded: set[str] = set()
-        self._models: list[tuple[str, ...]] = []
+        self.pairs = Pairs()
+        self._models: list[tuple[str, ...]] | None = None
         self._serving: dict[str, Fleet] = {}
         self._sort()
 
@@ -155,18 +165,19 @@ class Fleet:
         models = [pod.facts.models for pod in self._by_url.values()]
         if models != self._models:
             self._models = models
-            self._serving = self._by_model()
+            self._serving = self._by_model(models)
         return self._serving.get(model, self)
 
-    def _by_model(self) -> dict[str, Fleet]:
-        if len({frozenset(each) for each in self._models if each}) < 2:
+    def _by_model(self, models: list[tuple[str, ...]]) -> dict[str, Fleet]:
+        if len({frozenset(each) for each in models if each}) < 2:
             return {}
         parts: dict[str, Fleet] = {}
-        for model in {name for each in self._models for name in each}:
+        for model in {name for each in models for name in each}:
             pods = [pod for pod in self._by_url.values() if model in pod.facts.models]
             if any(pod.role is not Role.PREFILL for pod in pods):
                 parts[model] = Fleet(pods)
                 parts[model]._guarded = self._guarded
+                parts[model].pairs = self.pairs
         return parts
 
     def __iter__(self) -> Iterator[Pod]:
@@ -175,6 +186,26 @@ class Fleet:
     def get(self, url: str | None) -> Pod | None:
         """The pod of that URL, whatever its state."""
         return None if url is None else self._by_url.get(url)
+
+    def add(self, pod: Pod) -> None:
+        """A pod joins. Its URL must be new here."""
+        if pod.url in self._by_url:
+            raise ValueError(f"{pod.url} is a pod already")
+        self._by_url[pod.url] = pod
+        self._changed()
+
+    def remove(self, pod: Pod) -> None:
+        """A pod leaves; whoever planned with an earlier answer of `serving` does not find it up any more."""
+        pod.up = False
+        self._sort()
+        del self._by_url[pod.url]
+        self._guarded.discard(pod.url)
+        self.pairs.forget(pod.url)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._models, self._serving = None, {}
+        self._sort()
 
     def set_up(self, pod: Pod, up: bool) -> None:
         """A pod went up or down."""
@@ -198,8 +229,23 @@ class Fleet:
         """Whether a pod may get a request of a conversation it has: it is up, and its breaker lets it, or has to."""
         return pod.up and (not self._guarded or pod.breaker.admits or self._last_resort(pod.role))
 
+    def fitting(self, prefills: list[Pod], decode: Pod) -> list[Pod]:
+        """Of these prefill pods those that may hand over to that decode pod."""
+        if not self.pairs:
+            return prefills
+        return [pod for pod in prefills if self.pairs.fit(pod.url, decode.url)]
+
+    def hold_pairs(self, pod: Pod) -> None:
+        """A pod was restarted: its pairs are to be proven before they get traffic."""
+        if pod.role is Role.PREFILL:
+            self.pairs.hold(pod.url, [(pod.url, other.url) for other in self.of(Role.DECODE)])
+        elif pod.role is Role.DECODE:
+            self.pairs.hold(pod.url, [(other.url, pod.url) for other in self.of(Role.PREFILL)])
+
     def note_breaker(self, pod: Pod) -> None:
         """A pod's breaker changed its state."""
+        if self._by_url.get(pod.url) is not pod:
+            return
         if pod.breaker.state is BreakerState.CLOSED:
             self._guarded.discard(pod.url)
         else:

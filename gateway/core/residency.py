@@ -135,6 +135,10 @@ class Residency:
         """The pod publishes no events (any more)."""
         self.cache(pod).views.clear()
 
+    def drop(self, pod: Pod) -> None:
+        """The pod was removed."""
+        self._caches.pop(pod.url, None)
+
     def of(self, pod: Pod, session: bytes) -> Resident:
         """What of a conversation is on a pod."""
         cache = self.cache(pod)

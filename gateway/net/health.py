@@ -14,7 +14,8 @@ import time
 
 import msgspec
 
-from gateway.core.pods import Pod
+from gateway.core.pods import Pod, Role
+from gateway.net.pairs import PairProbes
 from gateway.net.parts import Parts
 from gateway.net.pod_facts import ModelList, Scout, cards, why_replaced
 from gateway.net.selftest import SelfTests
@@ -30,13 +31,15 @@ class Health:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._scout = Scout(parts.client, parts.settings.health.timeout_s)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._listening: asyncio.Task[None] | None = None
         self._wake = {pod.url: asyncio.Event() for pod in parts.fleet}
         self._failures = {pod.url: 0 for pod in parts.fleet}
         self._introduced: dict[str, int] = {}
         self._read_at: dict[str, float] = {}
         self.models: dict[str, ModelList] = {}
         self.selftests = SelfTests(parts)
+        self.pairs = PairProbes(parts)
 
     def model_names(self) -> set[str]:
         """The models that the pods say they serve."""
@@ -44,15 +47,34 @@ class Health:
 
     def start(self) -> None:
         """Begin to watch; the first probes go out at once."""
-        self._tasks = [asyncio.ensure_future(self._watch(pod)) for pod in self._parts.fleet]
-        self._tasks.append(asyncio.ensure_future(self._pass_on_suspicion()))
+        self._tasks = {pod.url: asyncio.ensure_future(self._watch(pod)) for pod in self._parts.fleet}
+        self._listening = asyncio.ensure_future(self._pass_on_suspicion())
 
     async def stop(self) -> None:
         """End all probes."""
-        for task in self._tasks:
+        tasks = list(self._tasks.values())
+        if self._listening is not None:
+            tasks.append(self._listening)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.selftests.stop()
+        await self.pairs.stop()
+
+    def add(self, pod: Pod) -> None:
+        """A pod has joined the fleet: watch it too, from now on or from `start` on."""
+        self._wake[pod.url], self._failures[pod.url] = asyncio.Event(), 0
+        if self._listening is not None:
+            self._tasks[pod.url] = asyncio.ensure_future(self._watch(pod))
+
+    def drop(self, pod: Pod) -> None:
+        """A pod leaves: end its probes, and forget it."""
+        task = self._tasks.pop(pod.url, None)
+        if task is not None:
+            task.cancel()
+        self.selftests.drop(pod)
+        for known in (self._wake, self._failures, self._introduced, self._read_at, self.models):
+            known.pop(pod.url, None)
 
     async def look(self, pod: Pod, *, closely: bool = True) -> None:
         """Probe a pod once. closely: read its facts even when they are not due."""
@@ -75,13 +97,14 @@ class Health:
         if not pod.up:
             self._parts.came_up(pod, "healthy")
         self.selftests.consider(pod)
+        self.pairs.consider()
 
     async def _pass_on_suspicion(self) -> None:
         parts = self._parts
         while True:
             await parts.suspicion.wait()
             parts.suspicion.clear()
-            for url in parts.suspects:
+            for url in parts.suspects & self._wake.keys():
                 self._wake[url].set()
             parts.suspects.clear()
 
@@ -127,6 +150,19 @@ class Health:
             pod.facts = facts
         if pod.url not in self.models or self._introduced.get(pod.url) != pod.epoch:
             await self._introduce(pod)
+        if pod.role is Role.PREFILL and self._parts.origins.asks:
+            await self._find_origin(pod)
+
+    async def _find_origin(self, pod: Pod) -> None:
+        """Ask a prefill pod's bootstrap server who it is; a new engine is a new process."""
+        parts = self._parts
+        try:
+            engines = await parts.origins.ask(parts.client, pod, parts.settings.health.timeout_s)
+        except PodFault as fault:
+            parts.observer.fault(f"bootstrap_{fault.word}", pod.url, "-", fault.detail)
+            return
+        parts.met_engine(pod, next(iter(engines.values())).partition("_dp")[0].encode())
+        parts.origins.met(pod, engines)
 
     async def _introduce(self, pod: Pod) -> None:
         """Ask what does not change while a process lives."""

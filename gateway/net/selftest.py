@@ -123,8 +123,19 @@ class SelfTests:
         if state.done or time.monotonic() < state.due_at:
             return None
         task = self._running[pod.url] = asyncio.ensure_future(self._test(pod, state))
-        task.add_done_callback(lambda _: self._running.pop(pod.url, None))
+        task.add_done_callback(lambda ended: self._over(pod, ended))
         return task
+
+    def drop(self, pod: Pod) -> None:
+        """A pod leaves the fleet."""
+        task = self._running.pop(pod.url, None)
+        if task is not None:
+            task.cancel()
+        self._states.pop(pod.url, None)
+
+    def _over(self, pod: Pod, task: asyncio.Task[None]) -> None:
+        if self._running.get(pod.url) is task:
+            del self._running[pod.url]
 
     async def stop(self) -> None:
         """End all tests."""

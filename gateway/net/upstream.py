@@ -11,6 +11,7 @@ import errno
 import ssl
 from collections import deque
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from gateway.net.exchange import Headers
 from gateway.net.fault import PodFault
@@ -146,6 +147,8 @@ class _Pool:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = tls if parts.scheme == "https" else None
         self._idle: deque[PodConnection] = deque()
+        self._made: WeakSet[PodConnection] = WeakSet()
+        self.shut = False
         self.name = parts.netloc
 
     def take(self) -> PodConnection | None:
@@ -161,7 +164,7 @@ class _Pool:
 
     def put(self, connection: PodConnection) -> None:
         """The answer on it is over."""
-        if not connection.reusable:
+        if self.shut or not connection.reusable:
             connection.close()
             return
         connection.rest()
@@ -180,12 +183,25 @@ class _Pool:
                 raise PodFault("local", str(error), reached=False) from error
             gone = isinstance(error, ConnectionRefusedError)
             raise PodFault("connect", str(error), process_gone=gone, reached=False) from error
+        if self.shut:
+            connection.close()
+            raise PodFault("connect", "the pod was removed", reached=False)
+        self._made.add(connection)
         return connection
 
     def close(self) -> None:
         """Close all idle connections."""
         while self._idle:
             self._idle.pop().close()
+
+    def end(self) -> int:
+        """The pod is removed: close all connections, those in use too; gives how many of these there were."""
+        self.shut = True
+        self.close()
+        busy = [connection for connection in self._made if not connection.closed]
+        for connection in busy:
+            connection.break_off(PodFault("reset", "the pod was removed"))
+        return len(busy)
 
     @property
     def idle(self) -> int:
@@ -215,6 +231,11 @@ class PodClient:
         for pool in self._pools.values():
             pool.close()
         await asyncio.sleep(0)
+
+    def drop(self, pod_url: str) -> int:
+        """A pod was removed: close its connections; gives how many of them were in use."""
+        pool = self._pools.pop(pod_url, None)
+        return 0 if pool is None else pool.end()
 
     async def call(
         self, method: str, pod_url: str, target: str, headers: Headers, body: bytes, timeout_s: float
@@ -248,7 +269,7 @@ class PodClient:
             except PodFault as fault:
                 connection.close()
                 stale = connection.used > 1 and not connection.heard and loop.time() - began <= _STALE_WITHIN_S
-                if not stale or fault.word != "reset":
+                if not stale or fault.word != "reset" or pool.shut:
                     raise
                 connection = None
             except BaseException:

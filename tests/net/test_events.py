@@ -274,6 +274,21 @@ async def test_a_pod_that_publishes_nothing_any_more_has_no_view() -> None:
             assert here.subscriber._listeners == {}
 
 
+async def test_a_pod_that_was_removed_is_not_listened_to_any_more() -> None:
+    async with Publisher() as publisher, listening(publisher) as here:
+        await publisher.publish(stored(A, None, [1, 2, 3]))
+        await until(lambda: here.tokens() == 48)
+        here.parts.fleet.remove(here.pod)
+        here.subscriber.pod_up(here.pod)
+        here.subscriber.pod_removed(here.pod.url, here.pod.role, "")
+        here.parts.gone(here.pod)
+        await publisher.publish(stored(A, 3, [4]))
+        await until(lambda: not here.subscriber._tasks)
+        assert here.subscriber._listeners == {}
+        assert not here.subscriber._ready
+        assert here.parts.residency._caches == {}
+
+
 async def test_a_pod_that_could_not_be_asked_where_it_publishes_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.net.events.ASK_AGAIN_S", 0.01)
     async with Publisher() as publisher, listening(publisher) as here:

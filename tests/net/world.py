@@ -34,6 +34,8 @@ class Watcher(IdleObserver):
         self.restarts: list[tuple[str, str]] = []
         self.tests: list[tuple[str, str, bool, str]] = []
         self.breakers: list[tuple[str, str, str]] = []
+        self.pairs: list[tuple[str, str, bool, str]] = []
+        self.removed: list[tuple[str, str]] = []
         self._changed = asyncio.Event()
 
     def finished(self, record: RequestRecord) -> None:
@@ -50,6 +52,15 @@ class Watcher(IdleObserver):
 
     def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
         self.breakers.append((pod, state, detail))
+        self._changed.set()
+
+    def pod_removed(self, pod: str, role: str, detail: str) -> None:
+        self.pods.pop(pod, None)
+        self.removed.append((pod, detail))
+        self._changed.set()
+
+    def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
+        self.pairs.append((prefill, decode, works, detail))
         self._changed.set()
 
     def pod_restarted(self, pod: str, role: str, detail: str) -> None:
@@ -221,7 +232,10 @@ async def world(
             "port": 0,
             "health.interval_s": 0.05,
             "selftest": False,
+            "pairs.probe": False,
         }
+        if flags.get("handover") == "mooncake":
+            settings["mooncake_bootstraps"] = [f"{p.url}={p.url}" for p in made.prefill]
         for role, urls in (elsewhere or {}).items():
             settings[role] = [*settings[role], *urls]
         config = load(None, {}, {**settings, **flags})
