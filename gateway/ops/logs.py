@@ -1,7 +1,7 @@
-"""Log lines for the person on call.
+"""Log lines for the person on call, or for the machine that collects them.
 
-Rule of this room: one line per request, key=value, the request id first. No message text, no header values, no
-bodies; reasons come from the gateway itself.
+Rule of this room: one line per request, key=value or JSON, the request id first. No message text, no header values, no
+bodies; reasons come from the gateway itself, and of an exception only its kind and its place are told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import contextlib
 import logging
 import sys
 import time
-from typing import TextIO
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import msgspec
 
 from gateway.net.records import Outcome, RequestRecord
 
@@ -23,12 +27,73 @@ MAIN = logging.getLogger("ppd_gateway")
 MAX_GATHERED = 1000
 
 
-def set_up(level: str, worker: int | None = None) -> AccessWriter:
-    """Log to standard error; gives the writer of access lines. worker: the number of this process, if of several."""
+def set_up(level: str, worker: int | None = None, log_format: str = "console") -> AccessWriter:
+    """Log to standard error; gives the writer of access lines. worker: the number of this process, if of several.
+
+    log_format: `console`, `json`, or `auto`, which is JSON unless a terminal reads along.
+    """
+    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
     who = "" if worker is None else f"worker={worker} "
-    logging.basicConfig(level=level.upper(), format=f"%(asctime)s %(levelname)s %(name)s {who}%(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter(worker) if as_json else logging.Formatter(f"%(asctime)s %(levelname)s %(name)s {who}%(message)s")
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.getLogger("aiohttp").setLevel("WARNING")
-    return AccessWriter(sys.stderr, who)
+    return AccessWriter(sys.stderr, json_access(worker) if as_json else console_access(who))
+
+
+Format = Callable[[str, int, RequestRecord], str]
+"""Makes a line of (the second, the milliseconds in it, the request)."""
+
+
+def console_access(who: str = "") -> Format:
+    """Access lines as all others look. who: what stands before the first field."""
+
+    def line(second: str, milliseconds: int, record: RequestRecord) -> str:
+        return f"{second},{milliseconds:03d} INFO {ACCESS.name} {who}{request_line(record)}\n"
+
+    return line
+
+
+def json_access(worker: int | None = None) -> Format:
+    """Access lines as JSON, in the fields of `request_fields` behind those of every line."""
+    who = {} if worker is None else {"worker": worker}
+    head = msgspec.json.encode({"level": "info", "logger": ACCESS.name, **who, "event": "request"}).decode()[1:-1]
+
+    def line(second: str, milliseconds: int, record: RequestRecord) -> str:
+        fields = msgspec.json.encode(request_fields(record)).decode()
+        return f'{{"time":"{second}.{milliseconds:03d}Z",{head},{fields[1:]}\n'
+
+    line.utc = True  # type: ignore[attr-defined]
+    return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: time (UTC), level, logger, worker, then `event` and its fields, or `message`."""
+
+    def __init__(self, worker: int | None = None) -> None:
+        super().__init__()
+        self._who = {} if worker is None else {"worker": worker}
+
+    def format(self, record: logging.LogRecord) -> str:
+        second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{second}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            **self._who,
+        }
+        fields = getattr(record, "fields", None)
+        line |= {"message": record.getMessage()} if fields is None else fields
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = _where(record.exc_info[1])
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__} at {frames[-1].filename}:{frames[-1].lineno}" if frames else type(error).__name__
 
 
 class AccessWriter:
@@ -37,24 +102,27 @@ class AccessWriter:
     A line may come up to `delay_s` late and behind later lines of other loggers; its time is its own.
     """
 
-    def __init__(self, stream: TextIO, who: str = "", delay_s: float = 0.2) -> None:
+    def __init__(self, stream: TextIO, line_of: Format | None = None, delay_s: float = 0.2) -> None:
         self._stream = stream
-        self._who = who
+        self._line_of = line_of or console_access()
+        self._utc = getattr(self._line_of, "utc", False)
         self._delay_s = delay_s
         self._lines: list[str] = []
         self._second = 0
         self._stamp = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def write(self, line: str) -> None:
-        """Add a line. Call on the event loop."""
+    def write(self, record: RequestRecord) -> None:
+        """Add the line of a request. Call on the event loop."""
         now = time.time()
         second = int(now)
         if second != self._second:
             self._second = second
-            self._stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
-        milliseconds = int((now - second) * 1000)
-        self._lines.append(f"{self._stamp},{milliseconds:03d} INFO {ACCESS.name} {self._who}{line}\n")
+            if self._utc:
+                self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            else:
+                self._stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+        self._lines.append(self._line_of(self._stamp, int((now - second) * 1000), record))
         if len(self._lines) >= MAX_GATHERED:
             self.flush()
         elif self._timer is None:
@@ -72,16 +140,18 @@ class AccessWriter:
                 self._stream.flush()
 
 
-def request_line(record: RequestRecord) -> str:
-    """The one line of a request. Times in milliseconds; what does not apply is left out."""
+def request_fields(record: RequestRecord) -> dict[str, Any]:
+    """What is told of a request, by stable names. Times in milliseconds; what does not apply is left out."""
+    routed = record.route is not None
     fields = {
         "id": record.request_id,
         "status": record.status or None,
         "outcome": record.outcome,
         "method": record.method,
         "path": record.path,
-        "stream": int(record.stream),
+        "stream": record.stream,
         "route": record.route,
+        "arm": record.arm if routed else None,
         "prefill": record.prefill,
         "holder": record.holder,
         "answered_by": record.answering,
@@ -98,13 +168,30 @@ def request_line(record: RequestRecord) -> str:
         "ttft_ms": _ms(record.ttft_s),
         "tpot_ms": _ms(record.tpot_s),
         "total_ms": _ms(record.total_s),
-        "reason": f'"{record.reason}"' if record.reason else None,
+        "shadow_route": record.shadow_route,
+        "reason": record.reason or None,
+        "shadow_reason": record.shadow_reason,
     }
-    return " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _ms(seconds: float | None) -> str | None:
-    return None if seconds is None else f"{seconds * 1000:.1f}"
+def request_line(record: RequestRecord) -> str:
+    """The same for people."""
+    fields = request_fields(record)
+    fields["stream"] = int(record.stream)
+    for name in ("reason", "shadow_reason"):
+        if name in fields:
+            fields[name] = f'"{fields[name]}"'
+    return " ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _event(event: str, **fields: object) -> dict[str, object]:
+    """What the JSON of a line is to say, for `extra`."""
+    return {"fields": {"event": event, **{name: value for name, value in fields.items() if value is not None}}}
 
 
 class LogObserver:
@@ -114,33 +201,59 @@ class LogObserver:
     """
 
     def __init__(self, access: AccessWriter | None = None) -> None:
-        self._access = access if access is not None and ACCESS.isEnabledFor(logging.INFO) else None
+        self._access = access
 
     def started(self, record: RequestRecord) -> None:
         """Nothing to say yet."""
 
     def finished(self, record: RequestRecord) -> None:
         quiet = record.route is None and record.outcome is Outcome.OK
+        level = logging.DEBUG if quiet else logging.INFO
+        if not ACCESS.isEnabledFor(level):
+            return
         if self._access is not None and not quiet:
-            self._access.write(request_line(record))
+            self._access.write(record)
         else:
-            ACCESS.log(logging.DEBUG if quiet else logging.INFO, "%s", request_line(record))
+            ACCESS.log(level, "%s", request_line(record), extra=_event("request", **request_fields(record)))
 
     def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
-        FAULTS.warning("fault=%s id=%s pod=%s detail=%r", kind, request_id, pod or "-", detail)
+        said = _event("fault", fault=kind, id=request_id, pod=pod, detail=detail)
+        FAULTS.warning("fault=%s id=%s pod=%s detail=%r", kind, request_id, pod or "-", detail, extra=said)
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
-        PODS.log(logging.INFO if up else logging.WARNING, "pod=%s role=%s up=%d detail=%r", pod, role, int(up), detail)
+        level, said = logging.INFO if up else logging.WARNING, _event("pod", pod=pod, role=role, up=up, detail=detail)
+        PODS.log(level, "pod=%s role=%s up=%d detail=%r", pod, role, int(up), detail, extra=said)
 
     def pod_restarted(self, pod: str, role: str, detail: str) -> None:
         PODS.warning(
-            "pod=%s role=%s restarted=1 detail=%r: its KV is gone, what it held is computed again", pod, role, detail
+            "pod=%s role=%s restarted=1 detail=%r: its KV is gone, what it held is computed again",
+            pod,
+            role,
+            detail,
+            extra=_event("pod", pod=pod, role=role, restarted=True, detail=detail),
         )
+
+    def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
+        level = logging.INFO if works else logging.WARNING
+        said = _event("pair", prefill=prefill, decode=decode, works=works, detail=detail)
+        PODS.log(level, "pair=%s>%s works=%d detail=%r", prefill, decode, works, detail, extra=said)
 
     def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
         level = logging.INFO if state == "closed" else logging.WARNING
-        PODS.log(level, "pod=%s role=%s breaker=%s detail=%r", pod, role, state, detail)
+        said = _event("pod", pod=pod, role=role, breaker=state, detail=detail)
+        PODS.log(level, "pod=%s role=%s breaker=%s detail=%r", pod, role, state, detail, extra=said)
+
+    def pod_added(self, pod: str, role: str, source: str) -> None:
+        said = _event("pod", pod=pod, role=role, added=True, source=source)
+        PODS.info("pod=%s role=%s added=1 source=%s", pod, role, source, extra=said)
+
+    def pod_removed(self, pod: str, role: str, detail: str) -> None:
+        said = _event("pod", pod=pod, role=role, removed=True, detail=detail)
+        PODS.info("pod=%s role=%s removed=1 detail=%r", pod, role, detail, extra=said)
 
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
         level = logging.INFO if outcome == "ok" else logging.WARNING
-        PODS.log(level, "pod=%s role=%s selftest=%s direct=%d detail=%r", pod, role, outcome, int(direct), detail)
+        said = _event("pod", pod=pod, role=role, selftest=outcome, direct=direct, detail=detail)
+        PODS.log(
+            level, "pod=%s role=%s selftest=%s direct=%d detail=%r", pod, role, outcome, int(direct), detail, extra=said
+        )

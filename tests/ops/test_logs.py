@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
+import re
+from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.core.residency import Source, Verdict
 from gateway.net.records import Outcome, RequestRecord
-from gateway.ops.logs import LogObserver, request_line
+from gateway.ops.logs import AccessWriter, JsonFormatter, LogObserver, console_access, json_access, request_line
 
 FULL = RequestRecord(
     request_id="req-1",
@@ -46,7 +50,7 @@ FULL = RequestRecord(
 
 def test_the_line_of_a_request_that_went_all_the_way() -> None:
     assert request_line(FULL) == (
-        "id=req-1 status=200 outcome=ok method=POST path=/v1/chat/completions stream=1 route=readback "
+        "id=req-1 status=200 outcome=ok method=POST path=/v1/chat/completions stream=1 route=readback arm=canary "
         "prefill=http://p0:1 holder=http://d1:1 answered_by=http://d0:1 conversation=00ff turn=1 attempts=2 "
         "prompt_tokens=100 expected_tokens=70 cached_tokens=0 p_cached_tokens=64 readback_tokens=48 output_tokens=20 "
         "prefill_ms=42.1 ttft_ms=50.0 tpot_ms=12.3 "
@@ -91,6 +95,20 @@ def test_a_record_has_no_place_for_what_a_client_said() -> None:
         "ttft_s": "float | None",
         "tpot_s": "float | None",
         "total_s": "float",
+        "arm": "str",
+        "estimated_tokens": "int | None",
+        "shadow_route": "str | None",
+        "shadow_reason": "str | None",
+        "model": "str | None",
+        "reason_class": "ReasonClass | None",
+        "score": "float | None",
+        "decide_s": "float | None",
+        "forecast_ttft_s": "float | None",
+        "forecast_tpot_s": "float | None",
+        "gaps": "list[int] | None",
+        "gaps_s": "float",
+        "moved_tokens": "int | None",
+        "avoided_tokens": "int | None",
     }
 
 
@@ -104,6 +122,7 @@ def test_the_line_names_no_more_than_these_keys() -> None:
         "path",
         "stream",
         "route",
+        "arm",
         "prefill",
         "holder",
         "answered_by",
@@ -159,3 +178,75 @@ def test_a_pod_that_goes_down_is_louder_than_one_that_comes_up(
     assert [(line.levelno, line.getMessage()) for line in caplog.records] == [
         (level, f"pod=http://d0:1 role=decode up={int(up)} detail='answered'")
     ]
+
+
+# As JSON
+
+
+def as_json(record: logging.LogRecord, worker: int | None = None) -> Any:
+    line = JsonFormatter(worker).format(record)
+    assert "\n" not in line
+    return msgspec.json.decode(line)
+
+
+async def test_an_access_line_as_json_has_numbers_and_the_names_of_the_console_line() -> None:
+    stream = io.StringIO()
+    writer = AccessWriter(stream, json_access(3))
+    writer.write(FULL)
+    writer.flush()
+    line = stream.getvalue()
+    assert line.endswith("}\n")
+    found = msgspec.json.decode(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", found.pop("time"))
+    head = {name: found.pop(name) for name in ("level", "logger", "worker", "event")}
+    assert head == {"level": "info", "logger": "ppd_gateway.access", "worker": 3, "event": "request"}
+    assert list(found) == re.findall(r"(?:^| )(\w+)=", request_line(FULL))
+    assert (found["stream"], found["ttft_ms"], found["prompt_tokens"]) == (True, 50.0, 100)
+    assert found["reason"] == "turn 1: nothing resident"
+
+
+async def test_an_access_line_for_people_is_dated_like_all_others() -> None:
+    stream = io.StringIO()
+    writer = AccessWriter(stream, console_access("worker=2 "))
+    writer.write(FULL)
+    writer.flush()
+    stamp, rest = stream.getvalue()[:23], stream.getvalue()[23:]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", stamp)
+    assert rest == f" INFO ppd_gateway.access worker=2 {request_line(FULL)}\n"
+
+
+def test_other_lines_as_json_say_what_happened_by_fields(caplog: pytest.LogCaptureFixture) -> None:
+    observer = LogObserver()
+    with caplog.at_level(logging.DEBUG, "ppd_gateway"):
+        observer.fault("prefill_connect", None, "req-1", 'a "detail"\nof two lines')
+        observer.pod_changed("http://d0:1", "decode", False, "gone")
+        observer.pod_breaker("http://d0:1", "decode", "open", "5 failures in a row")
+        logging.getLogger("ppd_gateway").info("ppd-gateway on %s", "http://h:1")
+        observer.finished(FULL)
+    lines = [as_json(record) for record in caplog.records]
+    for line in lines:
+        del line["time"]
+    fault, changed, breaker, main, request = lines
+    assert fault == {
+        "level": "warning",
+        "logger": "ppd_gateway.fault",
+        "event": "fault",
+        "fault": "prefill_connect",
+        "id": "req-1",
+        "detail": 'a "detail"\nof two lines',
+    }
+    assert (changed["event"], changed["pod"], changed["up"]) == ("pod", "http://d0:1", False)
+    assert (breaker["breaker"], breaker["level"]) == ("open", "warning")
+    assert main == {"level": "info", "logger": "ppd_gateway", "message": "ppd-gateway on http://h:1"}
+    assert (request["event"], request["id"], request["tpot_ms"]) == ("request", "req-1", 12.3)
+
+
+def test_of_an_exception_json_tells_the_kind_and_the_place_and_not_the_text() -> None:
+    try:
+        raise ValueError("what the client said")
+    except ValueError as error:
+        where = (type(error), error, error.__traceback__)
+    line = as_json(logging.LogRecord("asyncio", logging.ERROR, "x.py", 1, "task failed", (), where))
+    assert line["message"] == "task failed"
+    assert line["error"].startswith("ValueError at ")
+    assert "client" not in msgspec.json.encode(line).decode()

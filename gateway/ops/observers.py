@@ -1,0 +1,55 @@
+"""Several observers as one.
+
+Rule of this room: everybody is told, in the order they were given.
+"""
+
+from __future__ import annotations
+
+from gateway.net.records import Observer, RequestRecord
+
+
+class Observers:
+    """Tells several observers."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, record: RequestRecord) -> None:
+        for observer in self._observers:
+            observer.started(record)
+
+    def finished(self, record: RequestRecord) -> None:
+        for observer in self._observers:
+            observer.finished(record)
+
+    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.fault(kind, pod, request_id, detail)
+
+    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_changed(pod, role, up, detail)
+
+    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_restarted(pod, role, detail)
+
+    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_tested(pod, role, outcome, direct, detail)
+
+    def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
+        for observer in self._observers:
+            observer.pair_probed(prefill, decode, works, detail)
+
+    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_breaker(pod, role, state, detail)
+
+    def pod_added(self, pod: str, role: str, source: str) -> None:
+        for observer in self._observers:
+            observer.pod_added(pod, role, source)
+
+    def pod_removed(self, pod: str, role: str, detail: str) -> None:
+        for observer in self._observers:
+            observer.pod_removed(pod, role, detail)
