@@ -2,100 +2,93 @@
 
 Rule of this room: no clock, no I/O. The caller says what time it is, waits out `StepResult.duration_s` and carries out
 `StepResult.pulls`. A step's effects on queues and blocks are applied when it is planned; nobody can see the difference,
-since its outputs are handed over when its time is up and the next step is planned after that.
+since its outputs are handed over when its time is up and the next step is planned after that. Who may run is in
+`schedule`; here is what a step costs and gives.
 
-One step (vllm/v1/core/sched/scheduler.py): running requests first, then waiting ones, all out of one token budget;
-a prompt longer than what is left of the budget is computed in chunks; when blocks run out, the request that was
-admitted last loses its blocks and is recomputed later. Blocks that a step will fill are in the prefix cache as soon as
-the step is planned for their request, so the next request of the same step finds them (`allocate_slots`).
+Many steps at once (`leap`): while all that run decode one token a step, nobody comes, goes or looks, one step differs
+from the next by the context that has grown. Such a run of steps is planned as one. Its effects are applied when it
+lands, which is at the latest when somebody wants to see or change the engine (`interrupt`); it then ends with the step
+that is under way.
 """
 
-from collections import deque
-
-from loadtest.engine import tokens
-from loadtest.engine.blocks import BlockPool
-from loadtest.engine.kv_connector import KvConfig, KvConnector
-from loadtest.engine.kv_events import KvEventQueue
-from loadtest.engine.language import Language
+from loadtest.engine.kv_connector import KvConfig
+from loadtest.engine.language import Language, NumberLanguage
+from loadtest.engine.leap import Leap
 from loadtest.engine.profile import Profile
-from loadtest.engine.request import (
-    EngineOutput,
-    EngineRequest,
-    Finish,
-    Job,
-    KvOffer,
-    Phase,
-    PrefillStats,
-    StepResult,
-)
-from loadtest.engine.stats import EngineStats
-from loadtest.engine.tokens import TokenChain
+from loadtest.engine.request import EngineOutput, EngineRequest, Finish, Job, KvOffer, PrefillStats, StepResult
+from loadtest.engine.schedule import Scheduler
+from loadtest.engine.segments import Segments
+from loadtest.engine.text import NamedText, TokenText
 
 
-class Engine:
-    """One pod's engine. `kv` None: a plain pod without a KV connector. `kv_events`: steps say what they cached."""
+class Engine(Scheduler):
+    """One pod's engine. `kv` None: a plain pod without a KV connector. `kv_events`: steps say what they cached.
+
+    `language` is asked for the answers to prompts of tokens. `slowdown`: how much longer steps take than the profile
+    says.
+    """
 
     def __init__(
         self,
         profile: Profile,
-        language: Language,
+        language: Language | None = None,
         *,
         kv: KvConfig | None = None,
         kv_events: bool = False,
         prefix_caching: bool = True,
     ) -> None:
-        self.profile = profile
-        self.language = language
-        cache = profile.cache
-        self.max_model_len = min(profile.max_model_len, cache.num_blocks * cache.block_size)
-        self.events = KvEventQueue(cache.block_size, enabled=kv_events and prefix_caching)
-        self.pool = BlockPool(
-            cache.num_blocks,
-            on_removed=self.events.removed if kv_events else None,
-            on_cleared=self.events.cleared,
-            caching=prefix_caching,
-        )
-        self.stats = EngineStats()
-        self.connector = KvConnector(kv, self.pool, profile.cache, self.events) if kv else None
+        super().__init__(profile, kv=kv, kv_events=kv_events, prefix_caching=prefix_caching)
+        self._kv = kv
+        self._kv_events = kv_events
+        self.language = language or NumberLanguage()
+        self.slowdown = 1.0
         self._jobs: dict[str, Job] = {}
-        self._arriving: deque[tuple[float, Job]] = deque()
-        self._waiting: deque[Job] = deque()
-        self._running: list[Job] = []
         self._outputs: list[EngineOutput] = []
-
-    # ---- what a pod asks
-
-    @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
+        self._leap: Leap | None = None
 
     @property
     def num_requests(self) -> int:
         return len(self._jobs)
 
-    def submit(self, request: EngineRequest, now: float) -> None:
-        """Take a request in. It can be scheduled once the host's share of the work is done."""
+    # ---- what a pod asks
+
+    def submit(self, request: EngineRequest, now: float) -> float:
+        """Take a request in. Returns when it can be scheduled: once the host's share of the work is done.
+
+        Raises ValueError for an id that is in use and for a prompt that the context has no room for: it would wait for
+        ever.
+        """
         if request.request_id in self._jobs:
             raise ValueError(f"request {request.request_id} is already in the engine")
-        job = Job(request, TokenChain(request.prompt, self.profile.cache.block_size), now)
+        prompt, size = request.prompt, self.profile.cache.block_size
+        num_prompt = len(prompt)
+        if num_prompt > self.max_model_len:
+            raise ValueError(f"request {request.request_id}: {num_prompt} tokens, context {self.max_model_len}")
+        end = min(num_prompt + request.max_tokens, self.max_model_len)
+        text: TokenText | NamedText
+        if isinstance(prompt, Segments):
+            if self.events.enabled:
+                raise ValueError("an engine that reports KV events needs prompts of tokens")
+            text = NamedText(prompt, request.answer, end, size, request.salt)
+        else:
+            text = TokenText(prompt, size, request.salt)
+        job = Job(request, text, num_prompt, num_prompt, end)
         self._jobs[request.request_id] = job
-        ready_s = now + self.profile.request.duration_s(job.num_prompt)
-        position = len(self._arriving)
-        while position and self._arriving[position - 1][0] > ready_s:
-            position -= 1
-        self._arriving.insert(position, (ready_s, job))
+        ready_s = now + self.profile.request.duration_s(num_prompt)
+        self._arrives(ready_s, job)
+        return ready_s
+
+    def progress(self, request_id: str) -> int:
+        """Tokens of the answer so far, with those of the step under way."""
+        job = self._jobs.get(request_id)
+        return job.length - job.num_prompt if job else 0
 
     def abort(self, request_id: str, now: float) -> bool:
         """Drop a request; its outputs end here. False if it is not (or no longer) known."""
         job = self._jobs.pop(request_id, None)
         if job is None:
             return False
-        self._arriving = deque(entry for entry in self._arriving if entry[1] is not job)
-        self._unqueue(job)
+        self._remove(job)
         self.stats.count_finish(Finish.ABORT)
         self._let_go(job, Finish.ABORT, now)
         return True
@@ -105,204 +98,185 @@ class Engine:
         if self.connector is None:
             return
         job = self.connector.finish_pull(request_id, digests)
-        if job is None or job.kv_done:
+        if job is None:
             return
-        self._unqueue(job)
+        if job.kv_done:
+            self._loaded(job)
+            return
+        self._remove(job)
         self._jobs.pop(request_id, None)
         self.stats.count_finish(Finish.ERROR)
         self.pool.release(job.blocks)
-        self._outputs.append(EngineOutput(request_id, finish=Finish.ERROR))
+        self._outputs.append(EngineOutput(request_id, finish=Finish.ERROR, preemptions=job.preemptions))
 
     def reset_prefix_cache(self) -> bool:
         return self.pool.reset()
 
+    def reborn(self) -> "Engine":
+        """The same pod after a restart: nothing in it. Its slowness stays."""
+        engine = Engine(
+            self.profile, self.language, kv=self._kv, kv_events=self._kv_events, prefix_caching=self.pool.caching
+        )
+        engine.slowdown = self.slowdown
+        return engine
+
     # ---- one step
 
-    def step(self, now: float) -> StepResult:
-        """Plan and apply the step that begins at `now`."""
-        if self.connector:
-            self.connector.leases.expire(now)
-        while self._arriving and self._arriving[0][0] <= now:
-            self._waiting.append(self._arriving.popleft()[1])
-        awake = bool(self._waiting or self._running)
-        plan = self._schedule_running()
-        if not plan.preempted:
-            self._schedule_waiting(plan)
+    def step(self, now: float, *, leap: bool = False) -> StepResult:
+        """Plan and apply the step that begins at `now`, or with `leap` plan as many as will be alike."""
+        scheduled = self._schedule(now)
+        if not scheduled and self._preempted:
+            # The last one that ran had to go: whether one that waits can run was not looked at yet.
+            scheduled = self._schedule(now)
         outputs, self._outputs = self._outputs, []
         pulls = self.connector.take_orders() if self.connector else ()
-        events = self.events.take() if awake else ()
-        if not plan.scheduled:
-            duration = 0.0 if outputs else None
-            return StepResult(duration, tuple(outputs), pulls, self._wake_s(), events)
-        costs = self.profile.step
-        prefills = [(job, count) for job, count in plan.scheduled if count > 1]
-        decodes = [job for job, count in plan.scheduled if count == 1]
-        duration = costs.duration_s(
-            prefill_tokens=sum(count for _, count in prefills),
-            attended_tokens=sum(job.num_computed for job, _ in prefills),
-            decode_sequences=len(decodes),
-            decode_context_tokens=sum(job.num_computed for job in decodes),
-        )
-        for job, count in plan.scheduled:
-            output = self._advance(job, count, now + duration)
-            if output:
-                outputs.append(output)
-        prefill_tokens = sum(count for _, count in prefills)
-        return StepResult(duration, tuple(outputs), pulls, None, events, prefill_tokens, len(decodes))
-
-    def _wake_s(self) -> float | None:
-        times = [self._arriving[0][0]] if self._arriving else []
-        expiry = self.connector.leases.next_expiry_s if self.connector else None
-        if expiry is not None:
-            times.append(expiry)
-        return min(times, default=None)
-
-    def _schedule_running(self) -> "_Plan":
-        plan = _Plan(self.profile.scheduler.max_num_batched_tokens)
-        index = 0
-        while index < len(self._running) and plan.budget > 0:
-            job = self._running[index]
-            count = min(len(job.chain) - job.num_computed, plan.budget)
-            while not self._make_room(job, count):
-                victim = self._running[-1]
-                self._preempt(victim, plan)
-                if victim is job:
-                    break
+        events = self._take_events()
+        if not scheduled:
+            return StepResult(0.0 if outputs else None, tuple(outputs), pulls, self._wake_s(), events)
+        if leap and self._alike and not (pulls or outputs or events):
+            steps = self._steps_alike(scheduled)
+            if steps > 1:
+                return self._plan_leap(now, scheduled, steps)
+        prefill_tokens = attended = pairs = decodes = context = handovers = sampled = 0
+        speaking = []
+        for job in scheduled:
+            count, computed = job.count, job.num_computed
+            if count == 1:
+                decodes += 1
+                context += computed
             else:
-                self._plan(plan, job, count)
-                index += 1
-        return plan
+                prefill_tokens += count
+                attended += computed
+                pairs += count * computed + count * (count + 1) // 2
+            job.num_computed = computed = computed + count
+            if computed == job.length:
+                job.length = computed + 1
+                sampled += 1
+                if computed + 1 >= job.quiet_until:
+                    speaking.append(job)
+                    kv = job.request.kv
+                    handovers += kv is not None and kv.do_remote_decode and computed == job.num_prompt
+        duration = self.slowdown * self.profile.step.duration_s(
+            prefill_tokens=prefill_tokens,
+            attended_tokens=attended,
+            decode_sequences=decodes,
+            decode_context_tokens=context,
+            attended_pairs=pairs,
+            handovers=handovers,
+        )
+        self.stats.prefill_tokens += prefill_tokens
+        self.stats.decode_tokens += decodes
+        self.stats.generation_tokens += sampled
+        for job in speaking:
+            outputs.append(self._speak(job, now + duration))
+        return StepResult(duration, outputs, pulls, None, events, prefill_tokens, decodes)
 
-    def _schedule_waiting(self, plan: "_Plan") -> None:
-        skipped: list[Job] = []
-        while self._waiting and plan.budget > 0:
-            if len(self._running) >= self.profile.scheduler.max_num_seqs:
-                break
-            job = self._waiting[0]
-            if job.phase is Phase.WAITING_FOR_REMOTE_KV and not job.kv_done:
-                skipped.append(self._waiting.popleft())
-                continue
-            if job.phase is Phase.WAITING and not self._admit(job):
-                break
-            if job.phase is Phase.WAITING_FOR_REMOTE_KV and not job.kv_done:
-                skipped.append(self._waiting.popleft())
-                continue
-            count = min(len(job.chain) - job.num_computed, plan.budget)
-            if not self._make_room(job, count):
-                if job.phase is Phase.WAITING:
-                    self._drop_blocks(job)
-                break
-            self._waiting.popleft()
-            job.phase = Phase.RUNNING
-            self._running.append(job)
-            self._plan(plan, job, count)
-        self._waiting.extendleft(reversed(skipped))
+    # ---- many steps
 
-    def _admit(self, job: Job) -> bool:
-        """Look for the prompt in the prefix cache, and let the connector read the rest if it is told where."""
-        whole = (len(job.chain) - 1) // self.profile.cache.block_size
-        hits = self.pool.longest_prefix([job.key(index) for index in range(whole)])
-        if job.request.report_hits:
-            self.events.stored(job, 0, len(hits))
-        hit_tokens = len(hits) * self.profile.cache.block_size
-        read_to = self.connector.tokens_to_read(job, hit_tokens) if self.connector else 0
-        self.pool.hold(hits)
-        job.blocks, job.num_computed, job.num_written = list(hits), hit_tokens, len(hits)
-        for block in hits:
-            job.taint = tokens.mix(job.taint, block.taint) if block.taint else job.taint
-        if read_to > hit_tokens and not self._make_room(job, read_to - hit_tokens):
-            self._drop_blocks(job)
-            return False
-        if job.preemptions == 0:
-            job.prefill = PrefillStats(job.num_prompt, hit_tokens, max(0, read_to - hit_tokens))
-            looked_up = len(job.chain) if self.pool.caching else 0
-            self.stats.count_lookup(len(job.chain), looked_up, hit_tokens, job.prefill.cached_remote)
-        if self.connector and self.connector.begin(job, hit_tokens, read_to):
-            job.phase = Phase.WAITING_FOR_REMOTE_KV
-        return True
+    def _plan_leap(self, now: float, scheduled: list[Job], steps: int) -> StepResult:
+        cost, count = self.profile.step.duration_s, len(scheduled)
+        context = sum([job.num_computed for job in scheduled])
+        first_s, second_s = (
+            self.slowdown
+            * cost(prefill_tokens=0, attended_tokens=0, decode_sequences=count, decode_context_tokens=tokens)
+            for tokens in (context, context + count)
+        )
+        leap = self._leap = Leap(now, steps, first_s, second_s - first_s, scheduled)
+        if (wake_s := self._wake_s()) is not None:
+            leap.limit(wake_s)
+        return StepResult(leap.end_s - now, decode_sequences=count, leaps=True)
 
-    def _make_room(self, job: Job, count: int) -> bool:
-        size = self.profile.cache.block_size
-        missing = -(-(job.num_computed + count) // size) - len(job.blocks)
-        if missing <= 0:
-            return True
-        blocks = self.pool.allocate(missing)
-        if blocks is None:
-            return False
-        job.blocks += blocks
-        return True
+    def _steps_alike(self, scheduled: list[Job]) -> int:
+        """How many steps from now on differ in nothing but context: up to the first end, and while blocks last."""
+        steps = min([job.quiet_until - job.length for job in scheduled])
+        each = -(-steps // self.profile.cache.block_size)
+        if each * len(scheduled) > self.pool.num_free:
+            # One block lasts block_size steps. Where not even one is left for each, go step by step.
+            steps = min(steps, 1 + self.pool.num_free // len(scheduled) * self.profile.cache.block_size)
+        return steps
 
-    def _preempt(self, job: Job, plan: "_Plan") -> None:
-        self._running.remove(job)
-        self._drop_blocks(job)
-        job.phase, job.preemptions, job.taint = Phase.WAITING, job.preemptions + 1, 0
-        self._waiting.appendleft(job)
-        plan.preempted = True
-        self.stats.preemptions += 1
+    def limit(self, when: float) -> float | None:
+        """Something will be there at `when`: a leap ends with the step under way then. Returns its new end, if new."""
+        return self._leap.limit(when) if self._leap else None
 
-    def _drop_blocks(self, job: Job) -> None:
-        self.pool.release(job.blocks)
-        job.blocks, job.num_computed, job.num_written = [], 0, 0
+    def interrupt(self, now: float) -> float | None:
+        """Somebody comes: apply the steps of a leap up to the one under way. Returns the leap's new end, if new."""
+        leap = self._leap
+        if leap is None:
+            return None
+        end_s = leap.limit(now)
+        self._apply(leap)
+        return end_s
+
+    def land(self) -> list[EngineOutput]:
+        """A leap's time is over: what it gave."""
+        leap, self._leap = self._leap, None
+        assert leap is not None
+        self._apply(leap)
+        return leap.outputs
+
+    def _apply(self, leap: Leap) -> None:
+        if leap.applied:
+            return
+        leap.applied = True
+        steps = leap.steps
+        for job in leap.jobs:
+            job.num_computed = computed = job.num_computed + steps
+            job.length += steps
+            if computed >= job.room:
+                self._grow(job, computed)
+        self.stats.decode_tokens += steps * len(leap.jobs)
+        self.stats.generation_tokens += steps * len(leap.jobs)
+        for job in leap.jobs:
+            if job.length >= job.quiet_until:
+                leap.outputs.append(self._speak(job, leap.end_s))
 
     # ---- what a step does to one request
 
-    def _advance(self, job: Job, count: int, end_s: float) -> EngineOutput | None:
-        job.num_computed += count
-        if job.num_computed < len(job.chain):
-            return None
-        token = self._sample(job)
+    def _speak(self, job: Job, end_s: float) -> EngineOutput:
+        """The output of a request that has just got a token: `job.length` counts it."""
+        self._filled(job)
         prefill, job.prefill = job.prefill, None
         if prefill:
             self.stats.count_prompt(prefill)
-        self.stats.generation_tokens += 1
-        finish, stop_token = self._finish_reason(job, token)
-        if finish is None:
-            return EngineOutput(job.request_id, (token,), prefill=prefill)
-        self._running.remove(job)
-        del self._jobs[job.request_id]
-        self.stats.count_finish(finish)
-        offer = self._let_go(job, finish, end_s, prefill)
-        return EngineOutput(job.request_id, (token,), finish, stop_token, prefill, offer)
+        finish = Finish.LENGTH if job.length >= job.end else None
+        token_ids: tuple[int, ...] = ()
+        stop_token = None
+        if isinstance(job.text, TokenText):
+            token = self._sample(job, job.text)
+            token_ids = (token,)
+            finish, stop_token = self._finish_reason(job, token, finish)
+        else:
+            job.quiet_until = job.end
+        num_tokens = job.length - job.num_prompt
+        output = EngineOutput(
+            job.request.request_id, token_ids, finish, stop_token, prefill, None, num_tokens, job.preemptions
+        )
+        if finish is not None:
+            self._leave(job)
+            del self._jobs[job.request.request_id]
+            self.stats.count_finish(finish)
+            output.offer = self._let_go(job, finish, end_s, prefill)
+        return output
 
-    def _plan(self, plan: "_Plan", job: Job, count: int) -> None:
-        """Put `count` tokens of a request into the step; the blocks they fill are cached from here on."""
-        plan.add(job, count)
-        first, end = job.num_written, (job.num_computed + count) // self.profile.cache.block_size
-        for index in range(first, end):
-            self.pool.write(
-                job.blocks[index],
-                before=job.chain.before_block(index),
-                packed=job.chain.block(index),
-                taint=job.taint,
-            )
-            self.pool.publish(job.blocks[index], job.key(index))
-        job.num_written = max(first, end)
-        self.events.stored(job, first, end)
-
-    def _sample(self, job: Job) -> int:
-        request, index = job.request, job.num_output
-        if job.state is None:
-            digest = job.chain.text_digest()
-            job.state = tokens.mix(digest, job.taint) if job.taint else digest
+    def _sample(self, job: Job, text: TokenText) -> int:
+        request, index = job.request, job.length - 1 - job.num_prompt
         if request.forced is not None:
             token = request.forced[index] if index < len(request.forced) else self.language.eos
         else:
             may_end = not request.ignore_eos and index >= request.min_tokens
-            token = self.language.next_token(job.state, request.branch, index, job.chain.last, may_end=may_end)
-        job.chain.append(token)
-        job.num_output += 1
+            token = self.language.next_token(text.seed(), request.branch, index, text.chain.last, may_end=may_end)
+        text.chain.append(token)
         return token
 
-    def _finish_reason(self, job: Job, token: int) -> tuple[Finish | None, int | None]:
+    def _finish_reason(self, job: Job, token: int, finish: Finish | None) -> tuple[Finish | None, int | None]:
         request = job.request
-        if job.num_output >= request.min_tokens:
+        if job.length - job.num_prompt >= request.min_tokens:
             if token == self.language.eos and not request.ignore_eos:
                 return Finish.STOP, None
             if token in request.stop_token_ids:
                 return Finish.STOP, token
-        if job.num_output >= request.max_tokens or len(job.chain) >= self.max_model_len:
-            return Finish.LENGTH, None
-        return None, None
+        return finish, None
 
     def _let_go(self, job: Job, finish: Finish, now: float, prefill: PrefillStats | None = None) -> KvOffer | None:
         """Free a finished request's blocks, or leave them to the connector."""
@@ -310,22 +284,3 @@ class Engine:
             self.pool.release(job.blocks)
             return None
         return self.connector.let_go(job, finish, now, prefill)
-
-    def _unqueue(self, job: Job) -> None:
-        if job in self._running:
-            self._running.remove(job)
-        else:
-            self._waiting = deque(other for other in self._waiting if other is not job)
-
-
-class _Plan:
-    """What one step computes: (job, tokens) in order, out of a token budget."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.scheduled: list[tuple[Job, int]] = []
-        self.preempted = False
-
-    def add(self, job: Job, count: int) -> None:
-        self.scheduled.append((job, count))
-        self.budget -= count

@@ -6,14 +6,16 @@ blocks may go; everything else about hand-overs is here
 with what should have arrived: wrong content is not refused, it taints.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
-from loadtest.engine import tokens
-from loadtest.engine.blocks import BlockPool
+from loadtest.engine.blocks import Block, BlockPool
 from loadtest.engine.kv_events import KvEventQueue
 from loadtest.engine.leases import LeaseTable
 from loadtest.engine.profile import CacheSize
 from loadtest.engine.request import Finish, Job, KvIntent, KvOffer, KvSource, PrefillStats, PullOrder
+from loadtest.engine.text import NamedText
 
 RECOMPUTE_THRESHOLD_TOKENS = 64
 """`kv_recompute_threshold`: a readback of fewer tokens is not worth a transfer."""
@@ -37,6 +39,31 @@ class KvConfig:
     """`kv_load_failure_policy`: recompute (True) or fail (False, the default since 0.14)."""
 
 
+UNKNOWN_BLOCKS = (-1,)
+"""Where a transfer id stands for the blocks (MooncakeConnector): the lender finds out which they are."""
+
+
+class _BlockIds(Sequence[int]):
+    """Ids of blocks, made when somebody looks."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        return _BlockIds(self._blocks[index]) if isinstance(index, slice) else self._blocks[index].id
+
+
 class KvConnector:
     """The KV connector of one engine: outgoing leases, incoming reads."""
 
@@ -49,6 +76,10 @@ class KvConnector:
         self._orders: list[PullOrder] = []
         self._pulling: dict[str, tuple[Job, PullOrder]] = {}
         self._abandoned: set[str] = set()
+        self.lent: dict[str, tuple[Sequence[int], float]] = {}
+        """By transfer id: blocks, and when they are filled; until they were read or their lease ended."""
+        self.unwanted: set[str] = set()
+        """Transfer ids whose reader will not come, told before the blocks were there."""
 
     @property
     def num_pulling(self) -> int:
@@ -57,6 +88,11 @@ class KvConnector:
     def take_orders(self) -> tuple[PullOrder, ...]:
         orders, self._orders = tuple(self._orders), []
         return orders
+
+    def holders(self) -> list[Sequence[Block]]:
+        """The blocks of each lease, and of each read whose request is gone."""
+        abandoned = [self._pulling[request_id][0].blocks for request_id in self._abandoned]
+        return abandoned + self.leases.holders()
 
     # ---- the reading end
 
@@ -87,7 +123,8 @@ class KvConnector:
         if awaited:
             size = self._cache.block_size
             first = hit_tokens // size
-            counts = tuple(min(size, read_to - index * size) for index in range(first, len(job.blocks)))
+            last = len(job.blocks) - 1
+            counts = (size,) * (last - first) + (read_to - last * size,)
             # Fewer blocks wanted than offered: the last ones offered are read (_apply_prefix_caching).
             wanted = intent.source.block_ids[-len(counts) :]
             job.pulled_from = hit_tokens
@@ -98,6 +135,7 @@ class KvConnector:
                 counts,
                 len(counts) * size * self._cache.bytes_per_token,
                 awaited=True,
+                named=isinstance(job.text, NamedText),
             )
             self._pulling[job.request_id] = (job, order)
         else:
@@ -121,23 +159,12 @@ class KvConnector:
             return job
         size = self._cache.block_size
         first = job.pulled_from // size
-        for index, count, digest in zip(range(first, len(job.blocks)), order.counts, digests, strict=True):
-            expected = job.chain.block_digest(index, count)
-            taint = 0 if digest == expected else tokens.mix(digest, expected) | 1
-            job.taint = tokens.mix(job.taint, taint) if taint else job.taint
-            self._pool.write(
-                job.blocks[index],
-                before=job.chain.before_block(index),
-                packed=job.chain.block(index, count),
-                taint=taint,
-            )
-            if count == size:
-                self._pool.publish(job.blocks[index], job.key(index))
+        job.text.receive(self._pool, job.blocks, first, order.counts, digests)
         arrived = (len(job.blocks) - 1) * size + order.counts[-1]
         job.num_written = arrived // size
         self._events.stored(job, first, job.num_written)
         # The last token is computed here even if its KV has come: something has to be sampled from.
-        job.num_computed = min(arrived, len(job.chain) - 1)
+        job.num_computed = min(arrived, job.length - 1)
         job.kv_done = True
         return job
 
@@ -148,14 +175,16 @@ class KvConnector:
 
     # ---- the lending end
 
-    def read(self, block_ids: tuple[int, ...], counts: tuple[int, ...]) -> tuple[int, ...]:
+    def read(self, block_ids: Sequence[int], counts: Sequence[int], *, named: bool = False) -> tuple[int, ...]:
         """Digests of what lies in those blocks now, whoever they belong to by now.
 
         Fewer blocks than counts give fewer digests, which the reader takes as a failed read. (A real D asserts there,
-        outside any handler: `_apply_prefix_caching` in base_worker.py.)
+        outside any handler: `_apply_prefix_caching` in base_worker.py.) `named`: nobody compares them.
         """
+        if named:
+            return (0,) * min(len(block_ids), len(counts))
         return tuple(
-            self._pool.blocks[index % len(self._pool)].digest(count)
+            self._pool.block(index % len(self._pool)).digest(count)
             for index, count in zip(block_ids, counts, strict=False)
         )
 
@@ -175,14 +204,18 @@ class KvConnector:
             self._pool.release(job.blocks)
             return None
         self._write_open_block(job)
+        if from_prefill and intent.source is not None and intent.source.block_ids is UNKNOWN_BLOCKS:
+            self._lend(job, intent.source.request_id, finish, now)
+            return None
         duration_s = self.config.lease_s if from_prefill else self.config.decoder_lease_s
         expires_s = self.leases.grant(job.request_id, job.blocks, now, duration_s)
+        ids = _BlockIds(job.blocks)
         source = KvSource(
             engine_id=self.config.engine_id,
             request_id=job.request_id,
             host=self.config.host,
             port=self.config.port,
-            block_ids=tuple(block.id for block in job.blocks),
+            block_ids=ids if isinstance(job.text, NamedText) else tuple(ids),
             num_tokens=job.num_computed,
         )
         if not from_prefill:
@@ -191,13 +224,18 @@ class KvConnector:
             source = replace(source, cached_tokens=prefill.cached_tokens)
         return KvOffer(source, from_prefill)
 
+    def _lend(self, job: Job, transfer_id: str, finish: Finish, now: float) -> None:
+        """Keep blocks under a transfer id (mooncake/mooncake_connector.py, `request_finished`)."""
+        if finish is not Finish.LENGTH or transfer_id in self.unwanted:
+            self.unwanted.discard(transfer_id)
+            self._pool.release(job.blocks)
+            return
+        self._write_open_block(job)
+        self.lent = {known: lent for known, lent in self.lent.items() if known in self.leases}
+        self.leases.grant(transfer_id, job.blocks, now, self.config.lease_s)
+        self.lent[transfer_id] = (tuple(_BlockIds(job.blocks)), now)
+
     def _write_open_block(self, job: Job) -> None:
         count = job.num_computed - job.num_written * self._cache.block_size
         if count:
-            index = job.num_written
-            self._pool.write(
-                job.blocks[index],
-                before=job.chain.before_block(index),
-                packed=job.chain.block(index, count),
-                taint=job.taint,
-            )
+            job.text.fill_open(self._pool, job.blocks[job.num_written], job.num_written, count)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from loadtest.engine.request import Job
+from loadtest.engine.text import TokenText
 
 MEDIUM = "GPU"
 """Also what a pod on CPU says."""
@@ -82,17 +83,17 @@ class KvEventQueue:
 
     def stored(self, job: Job, begin: int, end: int) -> None:
         """Blocks `begin .. end` of a request are in the cache."""
-        if not self.enabled or begin >= end:
+        if not self.enabled or begin >= end or not isinstance(job.text, TokenText):
             return
-        size, salt = self._block_size, job.request.cache_salt
+        size, salt, text = self._block_size, job.request.cache_salt, job.text
         extra_keys: ExtraKeys = [None] * (end - begin)
         if begin == 0 and salt:
             extra_keys[0] = (salt,)
-        packed = array("I", bytes(job.chain.packed[4 * size * begin : 4 * size * end]))
+        packed = array("I", bytes(text.chain.packed[4 * size * begin : 4 * size * end]))
         self._events.append(
             BlockStored(
-                block_hashes=[job.key(index) for index in range(begin, end)],
-                parent_block_hash=job.key(begin - 1) if begin else None,
+                block_hashes=list(text.keys(begin, end)),
+                parent_block_hash=text.key(begin - 1) if begin else None,
                 token_ids=packed.tolist(),
                 block_size=size,
                 lora_id=None,

@@ -1,6 +1,7 @@
 """What goes into an engine and what comes out.
 
-Rule of this room: plain data, no behaviour that needs a clock. Token ids only; text is the pod's business.
+Rule of this room: plain data, no behaviour that needs a clock. Token ids, or names of them (`segments`); text is the
+pod's business.
 """
 
 import enum
@@ -8,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from loadtest.engine import tokens
 from loadtest.engine.blocks import Block
-from loadtest.engine.tokens import TokenChain
+from loadtest.engine.segments import Segments
+from loadtest.engine.text import NamedText, TokenText
 
 if TYPE_CHECKING:
     from loadtest.engine.kv_events import KvEvent
@@ -33,7 +34,7 @@ class KvSource:
     request_id: str
     host: str
     port: int
-    block_ids: tuple[int, ...]
+    block_ids: Sequence[int]
     num_tokens: int
     expires_s: float | None = None
     cached_tokens: int | None = None
@@ -64,13 +65,17 @@ class KvOffer:
 class EngineRequest:
     """One sequence to compute.
 
+    A prompt of `Segments` makes an answer of exactly `max_tokens` tokens (fewer only where the context ends) which is
+    the segment `answer`; of such a request only the first token and the end are told, and `min_tokens`, `ignore_eos`,
+    `stop_token_ids`, `forced` and `branch` say nothing.
+
     `forced` are output tokens a grammar leaves no choice about (then the end token). `branch` tells the n sequences
     of one API request apart. `salt` is the prefix cache's name space (`tokens.salt`).
     `session_id`, `cache_salt` and `report_hits` (`kv_cache_report_mode: "full"`) only matter to KV events.
     """
 
     request_id: str
-    prompt: Sequence[int]
+    prompt: Sequence[int] | Segments
     max_tokens: int
     min_tokens: int = 0
     ignore_eos: bool = False
@@ -82,6 +87,7 @@ class EngineRequest:
     session_id: str | None = None
     cache_salt: str | None = None
     report_hits: bool = False
+    answer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +103,9 @@ class PrefillStats:
         return self.cached_local + self.cached_remote
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineOutput:
-    """What one step gave one request."""
+    """What one step gave one request. `num_tokens` and `preemptions` count from its begin."""
 
     request_id: str
     token_ids: tuple[int, ...] = ()
@@ -107,6 +113,8 @@ class EngineOutput:
     stop_token: int | None = None
     prefill: PrefillStats | None = None
     offer: KvOffer | None = None
+    num_tokens: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +126,15 @@ class PullOrder:
 
     request_id: str
     source: KvSource
-    block_ids: tuple[int, ...]
+    block_ids: Sequence[int]
     counts: tuple[int, ...]
     num_bytes: int
     awaited: bool
+    named: bool = False
+    """Nobody will look at what was read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """One forward step: how long it takes, what it gives when that time is over, which reads to start now.
 
@@ -132,13 +142,15 @@ class StepResult:
     """
 
     duration_s: float | None
-    outputs: tuple[EngineOutput, ...] = ()
-    pulls: tuple[PullOrder, ...] = ()
+    outputs: Sequence[EngineOutput] = ()
+    pulls: Sequence[PullOrder] = ()
     wake_s: float | None = None
     events: "tuple[KvEvent, ...]" = ()
     """Published when the time is over, before the outputs."""
     prefill_tokens: int = 0
     decode_sequences: int = 0
+    leaps: bool = False
+    """More than this one step: `Engine.land` says what it gave."""
 
 
 class Phase(enum.Enum):
@@ -147,37 +159,40 @@ class Phase(enum.Enum):
     RUNNING = "running"
 
 
-@dataclass(slots=True)
+ALWAYS = 0
+"""A `Job.quiet_until` that every length is beyond."""
+
+
+@dataclass(slots=True, eq=False)
 class Job:
     """A request inside the engine."""
 
     request: EngineRequest
-    chain: TokenChain
-    arrival_s: float
+    text: TokenText | NamedText
+    num_prompt: int
+    length: int
+    """Tokens there are: the prompt and the answer so far."""
+    end: int
+    """The length at which it ends at the latest."""
     phase: Phase = Phase.WAITING
     blocks: list[Block] = field(default_factory=list)
+    room: int = 0
+    """Tokens that `blocks` can hold."""
     num_computed: int = 0
     num_written: int = 0
     """Blocks whose content is final."""
-    num_output: int = 0
-    taint: int = 0
-    """Not 0 once any KV this sequence attends to is not what it should be."""
-    state: int | None = None
-    """Seed of the continuation, fixed when the whole prompt is there."""
+    count: int = 0
+    """Tokens that the step being planned computes."""
+    quiet_until: int = ALWAYS
+    """No length below this one is worth an output."""
+    kv_done: bool = False
     pulled_from: int = 0
     """First token that comes from a remote pod, while waiting for it."""
-    kv_done: bool = False
     prefill: PrefillStats | None = None
     preemptions: int = 0
+    lost: int = 0
+    """Tokens that were computed when it was preempted."""
 
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt)
-
-    def key(self, index: int) -> int:
-        """The cache key of block `index`."""
-        return tokens.salted(self.chain.digests[index], self.request.salt)

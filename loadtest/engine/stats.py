@@ -22,6 +22,12 @@ class EngineStats:
     external_queries: int = 0
     external_hits: int = 0
     preemptions: int = 0
+    prefill_tokens: int = 0
+    """Computed in steps, more than one of a sequence at once."""
+    decode_tokens: int = 0
+    """Computed in steps, one of a sequence."""
+    recomputed_tokens: int = 0
+    """Of these, computed before a preemption already."""
     finished: Counter[Finish] = field(default_factory=Counter)
 
     def count_finish(self, finish: Finish) -> None:

@@ -12,7 +12,7 @@ from loadtest.engine.core import Engine
 from loadtest.engine.kv_connector import KvConfig
 from loadtest.engine.profile import Profile
 from loadtest.engine.request import Finish
-from loadtest.virtual_profile.world import CountingLanguage, Talk, Turn, World
+from loadtest.virtual_profile.world import Talk, Turn, World
 from lut.assignment import Assignment
 from lut.cell import Route
 
@@ -25,7 +25,7 @@ class VirtualBench:
     def __init__(self, profile: Profile, assignment: Assignment, limits: Limits) -> None:
         names = [f"p{number}" for number in range(assignment.prefill)]
         names += [f"d{number}" for number in range(assignment.decode)]
-        self._engines = {name: Engine(profile, CountingLanguage(), kv=KvConfig(name)) for name in names}
+        self._engines = {name: Engine(profile, kv=KvConfig(name)) for name in names}
         self._limits = limits
         pod_tokens = profile.cache.num_blocks * profile.cache.block_size
         self._hot_tokens = pod_tokens * min(assignment)
@@ -73,6 +73,7 @@ class _Play:
         self._ended_s: float | None = None
         self._arrivals = schedule.arrivals(task.rate, task.seed, run.ramp, run.samples)
         self._open: dict[int, Turn] = {}
+        self._started: set[int] = set()
 
     def through(self) -> Measured:
         self._await_next()
@@ -102,7 +103,8 @@ class _Play:
             self._await_next()
 
     def _heard(self, turn: Turn, now_s: float, finish: Finish | None) -> None:
-        if turn.tokens == 1 and finish is not Finish.ERROR:
+        if turn.number not in self._started and finish is not Finish.ERROR:
+            self._started.add(turn.number)
             self._run.first(turn.number, now_s)
         if finish is not None:
             self._end(turn, self._fate(turn, finish))

@@ -6,10 +6,8 @@ Contexts are put in place by prompts that leave the same blocks in the caches of
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from gateway.core.conversations import Conversation, Kind, Recognition
 from gateway.core.decide import Plan, Request, decide
@@ -19,32 +17,22 @@ from gateway.core.residency import Residency
 from gateway.ops.profile.plan import Shape
 from loadtest.engine.core import Engine
 from loadtest.engine.request import EngineOutput, EngineRequest, Finish, KvIntent
+from loadtest.engine.segments import Segments
 from loadtest.engine.virtual import VirtualCluster
 from lut.cell import Route
-
-Tokens: TypeAlias = "array[int]"
-
-
-class CountingLanguage:
-    """Says 1, 2, 3 and never ends: nobody looks at the text."""
-
-    eos = 0
-
-    def next_token(self, state: int, branch: int, index: int, previous: int, *, may_end: bool) -> int:
-        return index + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """A conversation after its first turn, and the tokens of its context."""
+    """A conversation after its first turn, and its context."""
 
     conversation: Conversation
-    context: Tokens
+    context: Segments
 
 
 @dataclass(slots=True)
 class Turn:
-    """One measured turn on its way. cached_tokens: as the answering pod says."""
+    """One measured turn on its way. tokens: of its answer, as last told. cached_tokens: as the answering pod says."""
 
     number: int
     pod: str
@@ -54,7 +42,7 @@ class Turn:
 
 
 OnTurn = Callable[[Turn, float, Finish | None], None]
-"""Told of each token of the answer: the turn, the time, and how it ended if it did."""
+"""Told of the first token of the answer and of its end: the turn, the time, and how it ended if it did."""
 
 
 class World:
@@ -69,7 +57,7 @@ class World:
         self._fleet = Fleet(pods)
         self._residency = Residency()
         self._requests = 0
-        self._fresh_token = 1
+        self._segments = 0
         for name, engine in engines.items():
             self.cluster.add(name, engine)
 
@@ -87,22 +75,25 @@ class World:
             conversation.homes = (plan.answering.url,)
             self._residency.used(plan.answering, conversation.key, shape.context_tokens)
             self._residency.used(plan.prefill, conversation.key, shape.context_tokens - shape.reply_tokens)
-            context = self._tokens(shape.context_tokens)
-            self._place(plan.prefill.url, context[: shape.context_tokens - shape.reply_tokens])
-            self._place(plan.answering.url, context[:-1])  # the last token of an answer is never computed
-            talks.append(Talk(conversation, context))
+            prompt = Segments([(self._fresh(), shape.context_tokens - shape.reply_tokens)])
+            reply = self._fresh()
+            self._place(plan.prefill.url, prompt)
+            # The last token of an answer is never computed.
+            computed = prompt.extended(reply, shape.reply_tokens - 1) if shape.reply_tokens > 1 else prompt
+            self._place(plan.answering.url, computed)
+            talks.append(Talk(conversation, prompt.extended(reply, shape.reply_tokens)))
         self.cluster.run()
         return talks
 
     def turn(self, number: int, talk: Talk, shape: Shape, on_turn: OnTurn) -> Turn:
         """Begin the next turn of a conversation now."""
-        prompt = talk.context + self._tokens(shape.new_tokens)
+        prompt = talk.context.extended(self._fresh(), shape.new_tokens)
         plan = self._decide(Recognition(talk.conversation, Kind.NEXT, 2, shape.context_tokens), len(prompt))
         turn = Turn(number, plan.answering.url, self._name())
         if plan.prefill is None:
             self._answer(turn, prompt, shape, None, on_turn)
             return turn
-        first_leg = EngineRequest(turn.request_id, prompt, 1, ignore_eos=True, kv=KvIntent(do_remote_decode=True))
+        first_leg = EngineRequest(turn.request_id, prompt, 1, answer=self._fresh(), kv=KvIntent(do_remote_decode=True))
         turn.pod = plan.prefill.url
 
         def prefilled(now: float, output: EngineOutput) -> None:
@@ -128,14 +119,14 @@ class World:
             if engine.num_requests or not engine.reset_prefix_cache():
                 raise RuntimeError(f"pod {name} is not quiet in the end")
 
-    def _answer(self, turn: Turn, prompt: Tokens, shape: Shape, kv: KvIntent | None, on_turn: OnTurn) -> None:
+    def _answer(self, turn: Turn, prompt: Segments, shape: Shape, kv: KvIntent | None, on_turn: OnTurn) -> None:
         def heard(now: float, output: EngineOutput) -> None:
-            turn.tokens += len(output.token_ids)
+            turn.tokens = output.num_tokens
             if output.prefill is not None:
                 turn.cached_tokens = output.prefill.cached_tokens
             on_turn(turn, now, output.finish)
 
-        request = EngineRequest(turn.request_id, prompt, shape.output_tokens, ignore_eos=True, kv=kv)
+        request = EngineRequest(turn.request_id, prompt, shape.output_tokens, answer=self._fresh(), kv=kv)
         self.cluster.submit(turn.pod, request, heard)
 
     def _decide(self, recognition: Recognition, prompt_tokens: int) -> Plan:
@@ -143,16 +134,15 @@ class World:
         assert plan is not None
         return plan
 
-    def _place(self, pod: str, prompt: Tokens) -> None:
-        request = EngineRequest(self._name(), prompt, 1, ignore_eos=True)
+    def _place(self, pod: str, prompt: Segments) -> None:
+        request = EngineRequest(self._name(), prompt, 1, answer=self._fresh())
         self.cluster.submit(pod, request, lambda *_: None)
 
     def _name(self) -> str:
         self._requests += 1
         return f"r{self._requests}"
 
-    def _tokens(self, count: int) -> Tokens:
-        """Tokens that nobody has said yet."""
-        first = self._fresh_token
-        self._fresh_token = (first + count) % (1 << 31)
-        return array("I", range(first, first + count))
+    def _fresh(self) -> int:
+        """A segment that nobody has said yet."""
+        self._segments += 1
+        return self._segments

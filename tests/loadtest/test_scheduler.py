@@ -6,9 +6,10 @@ import pytest
 
 from loadtest.engine import profile
 from loadtest.engine.core import Engine
+from loadtest.engine.kv_connector import KvConfig
 from loadtest.engine.language import NumberLanguage
-from loadtest.engine.profile import StepCosts
-from loadtest.engine.request import EngineRequest, Finish, StepResult
+from loadtest.engine.profile import RequestCosts, StepCosts
+from loadtest.engine.request import EngineRequest, Finish, KvIntent, KvSource, StepResult
 from loadtest.engine.tokens import salt
 
 INSTANT = profile.load("instant")
@@ -191,10 +192,60 @@ def test_a_step_costs_the_sum_of_its_parts():
 
 
 def test_an_idle_engine_says_when_to_look_again():
-    pod = Engine(profile.load("h100-llama3.1-8b"), NumberLanguage())
+    used = dataclasses.replace(INSTANT, request=RequestCosts(fixed_s=0.02, prompt_token_s=1e-5))
+    pod = Engine(used, NumberLanguage())
     assert pod.step(0.0).duration_s is None
     pod.submit(request("a", 100), 5.0)
     idle = pod.step(5.0)
     assert idle.duration_s is None
-    assert idle.wake_s == pytest.approx(5.0 + 0.0196 + 100 * 1.11e-5), "the host's share of the work comes first"
+    assert idle.wake_s == pytest.approx(5.0 + 0.02 + 100 * 1e-5), "the host's share of the work comes first"
     assert names(pod.step(idle.wake_s)) == ["a"]
+
+
+def reading(name: str, prompt: int, tokens: int, *, back: bool = False) -> EngineRequest:
+    """A request that reads its first `tokens` from somewhere, in blocks of 4."""
+    source = KvSource("elsewhere", "r", "host", 1, tuple(range(-(-tokens // 4))), num_tokens=tokens)
+    kv = KvIntent(do_remote_decode=back, do_remote_prefill=not back, source=source)
+    return request(name, [int(name[-1])] * prompt, kv=kv)
+
+
+def reader(*, bidirectional: bool, **more) -> Engine:
+    made = engine(**more)
+    config = KvConfig("here", bidirectional=bidirectional, recompute_threshold_tokens=1)
+    return Engine(made.profile, NumberLanguage(), kv=config)
+
+
+def test_when_the_last_one_that_ran_has_to_go_another_runs_in_the_same_step():
+    """6 blocks of 4, one seat: `h1` holds 2, `b` needs a fifth for its token 17."""
+    pod = reader(bidirectional=False, blocks=6, block_size=4, seqs=1)
+    pod.submit(reading("h1", 8, 8), 0.0)
+    assert len(pod.step(0.0).pulls) == 1
+    pod.submit(request("b", [9] * 12, max_tokens=8), 0.0)
+    assert [names(pod.step(0.0)) for _ in range(2)] == [["b"], ["b"]]
+    pod.pull_done("h1", (1, 2))
+    assert [names(pod.step(0.0)) for _ in range(3)] == [["b"], ["b"], ["b"]], "the seat is taken"
+    step = pod.step(0.0)
+    assert (names(step), pod.stats.preemptions) == (["h1"], 1)
+    assert names(pod.step(0.0)) == ["b"]
+
+
+def test_a_read_begins_only_beside_what_prompts_under_way_will_need():
+    """10 blocks of 4: `h1` reads 2 and will need 6 more, so of 8 free ones 2 are left, and `h2` wants 3."""
+    pod = reader(bidirectional=True, blocks=10, block_size=4)
+    pod.submit(reading("h1", 32, 8, back=True), 0.0)
+    pod.submit(reading("h2", 12, 12), 0.0)
+    assert [order.request_id for order in pod.step(0.0).pulls] == ["h1"]
+    assert (pod.num_waiting, pod.pool.num_free) == (2, 8)
+    pod.abort("h1", 0.0)
+    assert [order.request_id for order in pod.step(0.0).pulls] == ["h2"]
+
+
+def test_a_request_starts_only_if_all_of_it_has_room_now():
+    """`scheduler_reserve_full_isl`: a chunk of `b` would fit, its 7 blocks do not."""
+    pod = engine(blocks=10, block_size=4, budget=8)
+    pod.submit(request("a", [1] * 16, max_tokens=4), 0.0)
+    for _ in range(2):
+        pod.step(0.0)
+    pod.submit(request("b", [2] * 28, max_tokens=1), 0.0)
+    assert names(pod.step(0.0)) == ["a"]
+    assert (pod.num_running, pod.num_waiting, pod.pool.num_free) == (1, 1, 5)
