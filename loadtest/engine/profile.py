@@ -1,21 +1,29 @@
 """The numbers of one (GPU, model) pair.
 
 Rule of this room: every timing constant of the engine is a field here, in seconds, tokens or bytes, and is read from a
-TOML file in `profiles/` which names its source. No other module holds a constant that a GPU could change.
+TOML file in `profiles/`. No other module holds a constant that a GPU could change, and no number comes without its
+source: in the file each is `{ value = 0.0078, source = "grid" }`, and `[sources]` says in words what `grid` is.
 """
 
 import dataclasses
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 PROFILES = Path(__file__).parent / "profiles"
+_SECTIONS = ("step", "request", "scheduler", "cache", "transfer")
+_Costs = TypeVar("_Costs")
+
+
+class ProfileFileError(ValueError):
+    """A profile that cannot be used; the message names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """What one forward step costs: a sum of one fixed and four linear parts (all seconds)."""
+    """What one forward step costs: a sum of one fixed and six linear parts (all seconds)."""
 
     fixed_s: float
     """Weights read once, launch overhead."""
@@ -27,9 +35,20 @@ class StepCosts:
     """Per sequence that decodes one token."""
     decode_context_token_s: float
     """Per KV token read by a decoding sequence."""
+    attended_pair_s: float = 0.0
+    """Per (computed prompt token, token it attends to) pair: the part of attention that grows with the square."""
+    handover_s: float = 0.0
+    """Per prompt that ends its prefill in this step and whose KV goes to another pod (in the sender's thread)."""
 
     def duration_s(
-        self, *, prefill_tokens: int, attended_tokens: int, decode_sequences: int, decode_context_tokens: int
+        self,
+        *,
+        prefill_tokens: int,
+        attended_tokens: int,
+        decode_sequences: int,
+        decode_context_tokens: int,
+        attended_pairs: float = 0,
+        handovers: int = 0,
     ) -> float:
         return (
             self.fixed_s
@@ -37,6 +56,8 @@ class StepCosts:
             + self.attended_token_s * attended_tokens
             + self.decode_sequence_s * decode_sequences
             + self.decode_context_token_s * decode_context_tokens
+            + self.attended_pair_s * attended_pairs
+            + self.handover_s * handovers
         )
 
 
@@ -80,6 +101,14 @@ class TransferCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a number comes from, in words, and its standard error where a fit gave one."""
+
+    source: str
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """One (GPU, model) pair as the engine sees it."""
 
@@ -90,6 +119,8 @@ class Profile:
     scheduler: SchedulerLimits
     cache: CacheSize
     transfer: TransferCosts
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
+    """By dotted name (`step.fixed_s`), as the file says; what code changes afterwards is not noted here."""
 
     def with_cache(self, *, block_size: int | None = None, num_blocks: int | None = None) -> "Profile":
         cache = self.cache
@@ -111,18 +142,84 @@ class Profile:
         return dataclasses.replace(self, scheduler=limits)
 
 
-def from_toml(text: str) -> Profile:
-    """Build a profile from TOML text. Raises TypeError on a missing or unknown field."""
-    data: dict[str, Any] = tomllib.loads(text)
-    return Profile(
-        name=data["name"],
-        max_model_len=data["max_model_len"],
-        step=StepCosts(**data["step"]),
-        request=RequestCosts(**data["request"]),
-        scheduler=SchedulerLimits(**data["scheduler"]),
-        cache=CacheSize(**data["cache"]),
-        transfer=TransferCosts(**data["transfer"]),
+def from_toml(text: str, where: str = "profile") -> Profile:
+    """Build a profile from TOML text. Raises ProfileFileError on a missing, unknown or sourceless field."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileFileError(f"{where}: is not TOML ({error})") from None
+    reader = _Reader(where, data)
+    profile = Profile(
+        name=reader.name(),
+        max_model_len=int(reader.number("max_model_len", data)),
+        step=reader.section("step", StepCosts),
+        request=reader.section("request", RequestCosts),
+        scheduler=reader.section("scheduler", SchedulerLimits),
+        cache=reader.section("cache", CacheSize),
+        transfer=reader.section("transfer", TransferCosts),
+        origins=reader.origins,
     )
+    reader.finish()
+    return profile
+
+
+class _Reader:
+    """Takes numbers out of a parsed file and notes where each comes from."""
+
+    def __init__(self, where: str, data: dict[str, Any]) -> None:
+        self._where = where
+        self._data = data
+        self._sources = data.get("sources", {})
+        self._used: set[str] = set()
+        self.origins: dict[str, Origin] = {}
+
+    def name(self) -> str:
+        name = self._data.get("name")
+        if not isinstance(name, str) or not name:
+            raise self._refuse("name", "is missing")
+        return name
+
+    def section(self, title: str, kind: type[_Costs]) -> _Costs:
+        table = self._data.get(title)
+        if not isinstance(table, dict):
+            raise self._refuse(title, "is missing")
+        assert dataclasses.is_dataclass(kind)
+        fields = dataclasses.fields(kind)
+        unknown = sorted(table.keys() - {each.name for each in fields})
+        if unknown:
+            raise self._refuse(f"{title}.{unknown[0]}", "is not a number of a profile")
+        wanted = [each for each in fields if each.name in table or each.default is dataclasses.MISSING]
+        values = {each.name: self.number(each.name, table, title) for each in wanted}
+        whole = {each.name for each in fields if each.type is int}
+        return kind(**{name: int(value) if name in whole else value for name, value in values.items()})
+
+    def number(self, name: str, table: dict[str, Any], title: str | None = None) -> float:
+        key = name if title is None else f"{title}.{name}"
+        entry = table.get(name)
+        if entry is None:
+            raise self._refuse(key, "is missing")
+        if not isinstance(entry, dict):
+            raise self._refuse(key, 'has no source: write { value = …, source = "…" }')
+        value, source, error = entry.get("value"), entry.get("source"), entry.get("error")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise self._refuse(key, f"has the value {value!r}: a number from 0 up is wanted")
+        if not isinstance(source, str) or source not in self._sources:
+            raise self._refuse(key, f"names the source {source!r}, which [sources] does not have")
+        self._used.add(source)
+        self.origins[key] = Origin(self._sources[source], error)
+        return float(value)
+
+    def finish(self) -> None:
+        known = {"name", "max_model_len", "sources", "measured", *_SECTIONS}
+        unknown = sorted(self._data.keys() - known)
+        if unknown:
+            raise self._refuse(unknown[0], "is not part of a profile")
+        unused = sorted(self._sources.keys() - self._used)
+        if unused:
+            raise self._refuse(f"sources.{unused[0]}", "is the source of no number")
+
+    def _refuse(self, key: str, what: str) -> ProfileFileError:
+        return ProfileFileError(f"{self._where}: {key} {what}")
 
 
 def names() -> list[str]:
@@ -137,4 +234,4 @@ def load(name_or_path: str | Path) -> Profile:
         path = Path(name_or_path)
     if not path.is_file():
         raise FileNotFoundError(f"no engine profile {str(name_or_path)!r}; known: {', '.join(names())}")
-    return from_toml(path.read_text())
+    return from_toml(path.read_text(), str(path))
