@@ -31,6 +31,12 @@ MAX_PIPELINED = 16
 READ_AHEAD_BYTES = 64 * 1024
 """Of the next request's body, taken while one is being served."""
 
+STRANGERS_BYTES = 64 * 1024
+"""Of a body that is taken in before it is asked whose it is."""
+
+LINGER_S = 2.0
+"""How long the rest of a body that was refused is read, and thrown away."""
+
 WRITE_HIGH_BYTES = 64 * 1024
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -61,6 +67,8 @@ class Host(Protocol):
 
     def serve(self, connection: Connection, request: Request) -> asyncio.Task[None]: ...
 
+    def vet(self, head: Request) -> ClientVisibleError | None: ...
+
     def watch(self, connection: Connection, deadline: float) -> None: ...
 
 
@@ -90,6 +98,7 @@ class Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._chunked = False
+        self._vetted = False
         self._last = False
         self._reading = True
         self.started = False
@@ -180,6 +189,8 @@ class Connection(asyncio.Protocol):
             lower = name.lower()
             if lower == "content-length" and int(value) > self._host.limits.max_body_bytes:
                 self._refuse(self._too_large())
+            elif lower == "content-length" and int(value) > STRANGERS_BYTES:
+                self._vet()
             elif lower == "expect" and value.lower() == "100-continue":
                 expects = True
         if expects and self._task is None and self._transport is not None:
@@ -189,21 +200,14 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(data)
         if self._body_bytes > self._host.limits.max_body_bytes:
             self._refuse(self._too_large())
+        if self._body_bytes > STRANGERS_BYTES and not self._vetted:
+            self._vet()
         self._body.append(data)
 
     def on_message_complete(self) -> None:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request = self._request(self._body[0] if len(self._body) == 1 else b"".join(self._body))
         self._body = []
-        request = Request(
-            self._parser.get_method().decode("ascii"),
-            self._target.decode("latin-1"),
-            self._items,
-            body,
-            self._parser.get_http_version() != "1.0",
-            self._parser.should_keep_alive(),
-            self._peer,
-        )
-        self._in_head, self._begun = True, False
+        self._in_head, self._begun, self._vetted = True, False, False
         self._head_bytes = self._body_bytes = 0
         self._items = []
         if self._task is None:
@@ -294,6 +298,24 @@ class Connection(asyncio.Protocol):
         if self._task is None:
             self.close()
 
+    def _request(self, body: bytes) -> Request:
+        return Request(
+            self._parser.get_method().decode("ascii"),
+            self._target.decode("latin-1"),
+            self._items,
+            body,
+            self._parser.get_http_version() != "1.0",
+            self._parser.should_keep_alive(),
+            self._peer,
+        )
+
+    def _vet(self) -> None:
+        """A long body: no more of it for somebody who is turned away anyway."""
+        self._vetted = True
+        error = self._host.vet(self._request(b""))
+        if error is not None:
+            self._refuse(error)
+
     def _begin(self, request: Request) -> None:
         self.started = False
         self.deadline = 0.0
@@ -341,4 +363,9 @@ class Connection(asyncio.Protocol):
             self.send(error.status, [("content-type", "application/json"), *error.headers.items()], error.body())
         except ClientGoneError:
             return
-        self.close()
+        if self._in_head or self._transport is None or not self._transport.can_write_eof():
+            self.close()
+            return
+        self._transport.write_eof()  # closed now, the rest of the body would reset the answer away
+        self._begun = False
+        self._expect_within(LINGER_S)

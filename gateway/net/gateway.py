@@ -81,6 +81,14 @@ class Gateway:
             return False
         return True
 
+    def vet(self, head: Incoming) -> ClientVisibleError | None:
+        """What is wrong with a request, as far as its head tells, before its body is taken in."""
+        try:
+            self.door.admit(head)
+        except ClientVisibleError as error:
+            return error
+        return None
+
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request to its end."""
         parts, began = self.parts, time.monotonic()
@@ -175,8 +183,10 @@ class Gateway:
     def _ready(self) -> Page:
         if self.draining:
             return Page("application/json", b'{"status":"draining"}', 503)
-        if not self.parts.fleet.up(Role.DECODE):
-            return Page("application/json", b'{"status":"no decode pod is up"}', 503)
+        if not self.parts.fleet.up(Role.DECODE) and not self.parts.fleet.up(Role.REPLICA):
+            return Page("application/json", b'{"status":"no decode or replica pod is up"}', 503)
+        if self.parts.admission.full:  # another gateway has the same pods: to be taken out would help nobody
+            return Page("application/json", b'{"status":"ready","admission":"full"}')
         return Page("application/json", b'{"status":"ready"}')
 
     def _models(self) -> Page:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.core.chains import root_of
+from gateway.core.estimates import START_BYTES_PER_TOKEN
 from gateway.core.links import link_key
-from gateway.core.pods import Pod, Role, Seat
+from gateway.core.pods import Fleet, Pod, Role, Seat
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming, Outgoing
 from gateway.net.keys import others_exist, tenant_of
 from gateway.net.outcome import Finished, no_pod
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome, RequestRecord
+from gateway.net.tenancy import check_model
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
 from gateway.wire.answers_responses import RESPONSES
@@ -43,8 +45,17 @@ class Passing:
             body, model = self._cleaned(body, isolate=work and self._parts.settings.isolate_tenants)
         elif media_type == "multipart/form-data":
             model = model_of_form(body)
+        tenancy = self._parts.tenancy
+        if tenancy is not None:
+            asker = tenancy.of(self._incoming)
+            if work or model is not None:
+                check_model(asker, model or "")
+            tokens = len(body) / START_BYTES_PER_TOKEN if media_type == "application/json" else 1.0
+            if work and (charge := await tenancy.charge(asker, tokens)) is not None:
+                tenancy.settle(charge, tokens)
+        self._parts.wake_breakers()
         pods = sorted(
-            (pod for pod in self._parts.fleet.serving(model or "") if pod.up),
+            self._admitting(self._parts.fleet.serving(model or "")),
             key=lambda pod: (work and pod.role is Role.PREFILL, pod.load_tokens),
         )
         timeouts = self._parts.settings.timeouts
@@ -59,9 +70,15 @@ class Passing:
         if link is None and others_exist(self._incoming, parts.settings.isolate_tenants):
             raise UnknownResponseError
         keeper = None if link is None else parts.fleet.get(link.pod)
-        others = sorted((pod for pod in parts.fleet if pod.up), key=lambda pod: pod.role is Role.PREFILL)
+        parts.wake_breakers()
+        others = sorted(self._admitting(parts.fleet), key=lambda pod: pod.role is Role.PREFILL)
         pods = [keeper] if keeper is not None and keeper.up else others
         await self._ask(pods, self._incoming.body, parts.settings.timeouts.first_byte_s, of_response=True)
+
+    def _admitting(self, fleet: Fleet) -> list[Pod]:
+        """The pods that are up and have not failed too often of late; all that are up where every one has."""
+        up = [pod for pod in fleet if pod.up]
+        return [pod for pod in up if fleet.admits(pod)] or up
 
     def _cleaned(self, body: bytes, *, isolate: bool) -> tuple[bytes, str | None]:
         clean, fields = clean_body(body)
@@ -82,6 +99,8 @@ class Passing:
             except PodFault as error:
                 fault = error
                 self._parts.notice(pod, error)
+                if error.word != "local":
+                    self._parts.blame(pod, error.word)
                 self._parts.observer.fault(f"pass_through_{error.word}", pod.url, self._record.request_id, error.detail)
                 continue
             if unknown is None:
@@ -104,6 +123,8 @@ class Passing:
                 await self._stream(pod, answer, of_response=of_response)
                 return None
             text = await answer.read(limit_s)
+            if answer.status < 500:  # above, nobody knows whether it was the pod or the request
+                self._parts.praise(pod)
         finally:
             seat.leave()
             if answer is not None:
@@ -131,8 +152,11 @@ class Passing:
         except PodFault as fault:
             record.outcome = Outcome.BROKEN
             self._parts.notice(pod, fault)
+            self._parts.blame(pod, fault.word)
             self._parts.observer.fault(f"pass_through_{fault.word}", pod.url, record.request_id, fault.detail)
             outgoing.write(error_event(f"The pod's stream broke ({fault.word}).", "upstream_error", 502))
+        else:
+            self._parts.praise(pod)
         finally:
             outgoing.pace(None)
         outgoing.end()

@@ -24,6 +24,7 @@ from gateway.wire import legs
 from gateway.wire.answers import PrefillAnswer, engine_of
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.fields import Fields
+from gateway.wire.handovers import Handover, NixlPull
 from gateway.wire.readback import on_ids, with_ids
 
 
@@ -31,7 +32,8 @@ class PrefillLeg:
     """One request's way through P.
 
     seat_tokens: what the request counts for in the load of a pod.
-    ids: the prompt's, once P has read some of it back: D must take the prompt in the same ids.
+    handover: how its blocks get to D. ids: the prompt's, once P has read some of it back: D must take the prompt in the
+    same ids.
     """
 
     def __init__(
@@ -53,17 +55,35 @@ class PrefillLeg:
         self._session_id = session_id
         self._seat_tokens = seat_tokens
         self.ids: list[int] | None = None
+        self.handover: Handover = NixlPull()
+
+    def begin(self, prefill: Pod) -> Handover:
+        """Choose how the blocks get from there to D. Raises LegFault where that is not known."""
+        try:
+            self.handover = self._parts.origins.begin(prefill)
+        except PodFault as fault:
+            raise LegFault(Leg.PREFILL, fault) from fault
+        return self.handover
 
     async def run(self, prefill: Pod, plan: Plan) -> PrefillAnswer:
         """The prefill leg, with the history read from its holder where the plan says so and that works out."""
         self._record.holder = self._record.readback_tokens = None
         if plan.holder is None:
             return await self._ask(prefill)
+        plan.holder.readbacks += 1
+        prefill.readbacks += 1
+        try:
+            return await self._read_back(prefill, plan.holder, plan.resident_tokens)
+        finally:
+            plan.holder.readbacks -= 1
+            prefill.readbacks -= 1
+
+    async def _read_back(self, prefill: Pod, holder: Pod, resident_tokens: int) -> PrefillAnswer:
         recall = Recall(self._parts, self._incoming, self._record, self._api, self._fields, self._session_id)
         try:
-            recalled = await recall.fetch(plan.holder, prefill, plan.resident_tokens)
+            recalled = await recall.fetch(holder, prefill, resident_tokens)
         except RecallFault as none:
-            self._parts.observer.fault(f"readback_{none.word}", plan.holder.url, self._record.request_id, str(none))
+            self._parts.observer.fault(f"readback_{none.word}", holder.url, self._record.request_id, str(none))
             return await self._without_readback(prefill, none.word)
         must_read = self._must_read(prefill, recalled)
         try:
@@ -71,13 +91,13 @@ class PrefillLeg:
         except (LegFault, PodRejected) as failure:
             fault = failure.fault if isinstance(failure, LegFault) else PodFault("status", str(failure.answer.status))
             self._readback_failed(prefill, fault)
-            self._give_back(prefill, plan.holder, recalled)
+            self._give_back(prefill, holder, recalled)
             if fault.process_gone:
                 raise
             return await self._without_readback(prefill, fault.word)
         if must_read:
             prefill.reads_back = True
-        self._record.holder, self._record.readback_tokens = plan.holder.url, recalled.tokens
+        self._record.holder, self._record.readback_tokens = holder.url, recalled.tokens
         self.ids = recalled.ids
         if prefilled.handover is None:
             return prefilled
@@ -115,7 +135,7 @@ class PrefillLeg:
     async def _ask(self, pod: Pod, recalled: Recalled | None = None) -> PrefillAnswer:
         limit_s = self._parts.settings.timeouts.prefill_s
         fields = self._fields if recalled is None else on_ids(self._api, self._fields, recalled.ids)
-        body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields)
+        body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields, self.handover.ask)
         if recalled is not None:
             body = legs.with_params(body, recalled.params)
             limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
@@ -130,6 +150,7 @@ class PrefillLeg:
             raise LegFault(Leg.PREFILL, fault) from fault
         finally:
             seat.leave_unless_kept()
+            self._parts.admission.freed()
             if answer is not None:
                 answer.close()
         finished = Finished(answer.status, answer.headers, text)
@@ -138,10 +159,14 @@ class PrefillLeg:
         if answer.status != 200:
             raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
         prefilled = self._dialect.read_prefill(text)
-        if prefilled.handover is None or prefilled.finish_reason not in ("length", "stop"):
+        handover = self.handover.answered(prefilled)
+        if handover is None:
             why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
             raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
-        self._parts.met_engine(pod, engine_of(prefilled.handover))
+        if handover is not prefilled.handover:
+            prefilled = replace(prefilled, handover=handover)
+        self._parts.met_engine(pod, engine_of(handover))
+        self._parts.origins.learn(pod, handover)
         self._parts.praise(pod)
         self._record.prefill_s = time.monotonic() - began
         if prefilled.usage is not None:
@@ -151,5 +176,8 @@ class PrefillLeg:
         return prefilled
 
     async def _call(self, pod: Pod, body: bytes, timeout_s: float) -> PodAnswer:
-        headers = names.to_pod(self._incoming.header_items(), self._record.request_id, self._session_id)
+        request_id = self._record.request_id + self.handover.mark
+        priority = self._record.priority
+        items = self._incoming.header_items()
+        headers = names.to_pod(items, request_id, self._session_id, self.handover.rank, priority)
         return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)

@@ -15,8 +15,11 @@ from collections.abc import Awaitable, Callable
 from gateway.net.connection import Connection, Limits
 from gateway.net.exchange import ClientGoneError, Incoming, Outgoing
 from gateway.net.request import Request
+from gateway.wire.errors import ClientVisibleError
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
+Vet = Callable[[Incoming], ClientVisibleError | None]
+"""Says of a request without its body what is wrong with it."""
 
 BACKLOG = 4096
 
@@ -24,16 +27,23 @@ BACKLOG = 4096
 class HttpServer:
     """Listens on one address until `stop`. The handler is cancelled when its client goes away.
 
-    tick_s: how exactly the limits' seconds are kept.
+    vet: asked before a long body is taken in. tick_s: how exactly the limits' seconds are kept.
     """
 
     def __init__(
-        self, handle: Handle, limits: Limits | None = None, tls: ssl.SSLContext | None = None, tick_s: float = 1.0
+        self,
+        handle: Handle,
+        limits: Limits | None = None,
+        tls: ssl.SSLContext | None = None,
+        vet: Vet | None = None,
+        *,
+        tick_s: float = 1.0,
     ) -> None:
         self.limits = limits or Limits()
         self._tick_s = tick_s
         self._handle = handle
         self._tls = tls
+        self._vet = vet
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
         self._watched: defaultdict[int, set[Connection]] = defaultdict(set)
@@ -98,6 +108,9 @@ class HttpServer:
 
     def serve(self, connection: Connection, request: Request) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._serve(connection, request))
+
+    def vet(self, head: Request) -> ClientVisibleError | None:
+        return None if self._vet is None else self._vet(head)
 
     def watch(self, connection: Connection, deadline: float) -> None:
         self._watched[int(deadline / self._tick_s)].add(connection)

@@ -127,7 +127,7 @@ ASK_P_TO_KEEP_BLOCKS = raw(
         "remote_port": None,
     }
 )
-"""`kv_transfer_params` of the first leg (NixlConnector, vLLM `nixl/pull_scheduler.py`)."""
+"""`kv_transfer_params` of the first leg (NIXL, vLLM `nixl/pull_scheduler.py`; `wire.handovers` has the others)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,11 +271,13 @@ def whole_reason(api: Api, fields: Fields) -> str | None:
     return None
 
 
-def prefill_fields(api: Api, fields: Fields, keep: Collection[str] = ()) -> Fields:
+def prefill_fields(
+    api: Api, fields: Fields, keep: Collection[str] = (), ask: msgspec.Raw = ASK_P_TO_KEEP_BLOCKS
+) -> Fields:
     """The first leg's fields, in the client's order, derived by the table.
 
     keep: fields the operator wants left alone on P, for models whose chat template shows them to the model
-    (`response_format` and `tool_choice` in Kimi K3, vLLM `renderers/kimi_k3.py`).
+    (`response_format` and `tool_choice` in Kimi K3, vLLM `renderers/kimi_k3.py`). ask: its `kv_transfer_params`.
     """
     plan = _leg_plan(api, tuple(keep))
     leg = {name: value for name, value in fields.items() if name not in plan.drop}
@@ -283,6 +285,7 @@ def prefill_fields(api: Api, fields: Fields, keep: Collection[str] = ()) -> Fiel
         if name in leg:
             leg[name] = value
     leg.update(plan.set)
+    leg["kv_transfer_params"] = ask
     for name in plan.neutralise:
         if name in leg:
             _NEUTRALISE[name](api, leg)
@@ -305,8 +308,7 @@ def _leg_plan(api: Api, keep: tuple[str, ...]) -> _LegPlan:
     values = {row.field: row.value for row in rows if row.value is not None}
     return _LegPlan(
         drop=frozenset(row.field for row in rows if row.rule is Rule.DROP),
-        set={row.field: values[row.field] for row in rows if row.rule is Rule.SET and row.field in values}
-        | {"kv_transfer_params": ASK_P_TO_KEEP_BLOCKS},
+        set={row.field: values[row.field] for row in rows if row.rule is Rule.SET and row.field in values},
         set_if_sent=tuple((row.field, values[row.field]) for row in rows if row.rule is Rule.SET_IF_SENT),
         neutralise=tuple(row.field for row in rows if row.rule is Rule.NEUTRALISE),
     )

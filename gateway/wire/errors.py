@@ -61,6 +61,20 @@ class UnknownResponseError(UnknownPathError):
         super().__init__("Response with that id not found.", param="response_id")
 
 
+class UnknownModelError(UnknownPathError):
+    """As OpenAI says it of a model that a key may not use: nobody learns which models there are."""
+
+    def __init__(self) -> None:
+        super().__init__("The model does not exist, or you do not have access to it.", param="model")
+
+
+class TooManyError(ClientVisibleError):
+    """The client, or everybody together, asks for more than there is; `Retry-After` tells when to come back."""
+
+    status = 429
+    kind = "rate_limit_error"
+
+
 class WrongMethodError(ClientVisibleError):
     status = 405
     kind = "invalid_request_error"

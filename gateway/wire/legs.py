@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.wire.contract import Api, prefill_fields
+from gateway.wire.contract import ASK_P_TO_KEEP_BLOCKS, Api, prefill_fields
 from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_true, join, raw, string_of, value_of
 
 HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
@@ -83,9 +83,11 @@ def isolated(fields: Fields, credential: str) -> Fields:
     return {**fields, "cache_salt": raw(salt)}
 
 
-def prefill_body(api: Api, fields: Fields, keep: Collection[str] = ()) -> bytes:
-    """The body of the leg to the prefill pod."""
-    return join(prefill_fields(api, fields, keep))
+def prefill_body(
+    api: Api, fields: Fields, keep: Collection[str] = (), ask: msgspec.Raw = ASK_P_TO_KEEP_BLOCKS
+) -> bytes:
+    """The body of the leg to the prefill pod. ask: its `kv_transfer_params`."""
+    return join(prefill_fields(api, fields, keep, ask))
 
 
 def with_params(body: bytes, params: msgspec.Raw) -> bytes:

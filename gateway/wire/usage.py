@@ -63,8 +63,8 @@ def counted(prompt: int, output: int, cached: int, reasoning: int = 0) -> Usage:
     return Usage(prompt, output, _Details(cached), _OutputDetails(reasoning))
 
 
-class PrefillDetails(msgspec.Struct, frozen=True):
-    """P's `prompt_tokens_details` as it sent it: `raw` is None where P said null or nothing.
+class PrefillDetails(msgspec.Struct):
+    """P's `prompt_tokens_details` as it sent it: `raw` is None where P said null or nothing, or has not answered yet.
 
     In the other dialects what stands for it: the whole `usage` (messages), `input_tokens_details` (responses).
     """

@@ -107,6 +107,7 @@ class GenerateEndpoints:
             prefix_caching=self._state.running.engine.pool.caching,
             prompt_tokens_details=self._state.prompt_tokens_details,
             session_id=_session_id(request, wanted),
+            transfer_mode=self._state.transfer_mode,
             hide_params=fault is not None and fault.kind is Kind.DROP_KV_PARAMS,
         )
 

@@ -31,6 +31,7 @@ class Run:
     intent: KvIntent | None
     hide_params: bool = False
     """Answer without `kv_transfer_params` (a fault)."""
+    transfer_mode: str = "pull"
     prompt_tokens_details: bool = True
     prefix_caching: bool = True
     session_id: str | None = None
@@ -92,7 +93,7 @@ class Run:
                 if output.prefill is not None:
                     self.prefills.setdefault(prompt, output.prefill)
                 if output.finish is not None and not self.hide_params:
-                    self.params[prompt] = kv_params.write(output.offer)
+                    self.params[prompt] = kv_params.write(output.offer, self.transfer_mode)
                 delta = answer.feed(output)
                 yield answer, delta, output
                 if delta.finish is not None:

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from loadtest.engine.kv_connector import UNKNOWN_BLOCKS
 from loadtest.engine.request import KvSource, PullOrder
 from loadtest.pod.state import PodState, Transfer
 
@@ -34,13 +35,18 @@ class SideClient:
     async def pull(self, order: PullOrder) -> tuple[int, ...] | None:
         """Read blocks (or only say that nothing is needed). None: the read failed."""
         if not order.awaited:
-            await self._post(order.source, "release", {"request_id": order.source.request_id})
+            lent = order.source.block_ids is UNKNOWN_BLOCKS
+            await self._post(order.source, "release", {"request_id": order.source.request_id, "lent": lent})
             return None
         running = self._state.running
         begin = running.now()
-        digests = None
-        if not self._declined(order.source):
-            await running.wait_until(self._state.links.to(order.source.engine_id).send(begin, order.num_bytes))
+        digests, link = None, self._state.links.to(order.source.engine_id)
+        if order.source.block_ids is UNKNOWN_BLOCKS:
+            digests = await self._read(order)
+            begin = running.now()
+            await running.wait_until(link.send(begin, order.num_bytes))
+        elif not self._declined(order.source):
+            await running.wait_until(link.send(begin, order.num_bytes))
             digests = await self._read(order)
         ok = digests is not None
         self._state.transfers.append(
@@ -61,7 +67,7 @@ class SideClient:
     async def _read(self, order: PullOrder) -> tuple[int, ...] | None:
         answer = await self._post(
             order.source,
-            "pull",
+            "take" if order.source.block_ids is UNKNOWN_BLOCKS else "pull",
             {
                 "request_id": order.source.request_id,
                 "block_ids": order.block_ids,
@@ -105,10 +111,31 @@ class SideServer:
 
     def routes(self) -> list[web.RouteDef]:
         return [
+            web.get("/query", self.query),
+            web.post("/sim/take", self.take),
             web.post("/sim/pull", self.pull),
             web.post("/sim/release", self.release),
             web.post("/sim/heartbeat", self.heartbeat),
         ]
+
+    async def query(self, _: web.Request) -> web.Response:
+        """What Mooncake's bootstrap server says; here it listens on the pod's own port."""
+        return web.json_response({"0": {"engine_id": self._state.engine_id, "worker_addr": {"0": {"0": "tcp://"}}}})
+
+    async def take(self, request: web.Request) -> web.Response:
+        """As `pull`, of what a transfer id stands for; waits until it stands for something."""
+        body = await request.json()
+        connector, transfer_id = self._state.running.engine.connector, body["request_id"]
+        if connector is None or body["engine_id"] != self._state.engine_id:
+            return web.json_response({"problem": f"unknown engine id {body['engine_id']}"}, status=409)
+        while transfer_id not in connector.lent:
+            await self._state.pulse.wait()
+        counts, (blocks, filled_s) = tuple(body["counts"]), connector.lent.pop(transfer_id)
+        await self._state.running.wait_until(filled_s)
+        digests = connector.read(blocks[-len(counts) :], counts)
+        connector.leases.release(transfer_id)
+        self._state.running.changed()
+        return web.json_response({"digests": digests})
 
     async def pull(self, request: web.Request) -> web.Response:
         """Digests of the blocks, and the reader is done with them (a read and its notification)."""
@@ -129,7 +156,10 @@ class SideServer:
         connector = self._state.running.engine.connector
         if connector is None or body["engine_id"] != self._state.engine_id:
             return web.json_response({"problem": f"unknown engine id {body['engine_id']}"}, status=409)
+        connector.lent.pop(body["request_id"], None)
         freed = connector.leases.release(body["request_id"])
+        if not freed and body.get("lent"):
+            connector.unwanted.add(body["request_id"])
         self._state.running.changed()
         return web.json_response({"freed": freed})
 

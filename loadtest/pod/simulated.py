@@ -60,6 +60,8 @@ class PodOptions:
     bidirectional: bool = False
     recompute_threshold_tokens: int = 64
     recompute_on_failure: bool = False
+    transfer_mode: str = "pull"
+    """"push": hand-overs are offered as NixlPushConnector words them."""
     handshake_timeout_s: float = 0.0
     """How long a reader waits for a pod it has never met and that does not answer. Real pods: 5 s."""
     bandwidth_gbps: float | None = None
@@ -143,6 +145,7 @@ class SimulatedPod:
             events=publisher,
             scale_out=options.scale_out,
             prompt_tokens_details=options.prompt_tokens_details,
+            transfer_mode=options.transfer_mode,
         )
         session = await self._stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)))
         self._side = SideClient(self.state, session, handshake_timeout_s=options.handshake_timeout_s)

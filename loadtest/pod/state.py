@@ -70,6 +70,7 @@ class PodState:
     """`--enable-scale-out`."""
     prompt_tokens_details: bool = True
     """`--enable-prompt-tokens-details`."""
+    transfer_mode: str = "pull"
     started_s: float = field(default_factory=time.time)
 
     @property

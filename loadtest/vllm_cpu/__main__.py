@@ -18,7 +18,7 @@ from loadtest.vllm_cpu.errors import VllmCpuError
 from loadtest.vllm_cpu.layout import HOME_VARIABLE, Layout
 from loadtest.vllm_cpu.locks import exclusive
 from loadtest.vllm_cpu.pod import START_SECONDS
-from loadtest.vllm_cpu.spec import Role
+from loadtest.vllm_cpu.spec import Handover, Role
 from loadtest.vllm_cpu.state import state_file
 
 
@@ -37,6 +37,7 @@ def up(options: argparse.Namespace) -> None:
             kv_gib=options.kv_gib,
             bidirectional=[Role(role) for role in options.bidirectional],
             max_model_len=options.max_model_len,
+            handover=options.handover,
             engine_arguments=options.engine_arguments,
             directory=options.state,
             guarded=False,
@@ -101,6 +102,9 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         metavar="ROLE",
         help="roles with bidirectional_kv_xfer: prefill pods read KV back with it, decode pods pin blocks with it",
+    )
+    starting.add_argument(
+        "--handover", type=Handover, choices=list(Handover), default=Handover.NIXL, help="how KV gets from P to D"
     )
     starting.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help="pods starting together")
     starting.add_argument("--timeout", type=float, default=START_SECONDS, metavar="SECONDS")

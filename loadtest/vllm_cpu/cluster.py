@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from loadtest.vllm_cpu import state
+from loadtest.vllm_cpu import cores, state
 from loadtest.vllm_cpu.environment import Report, require, say
 from loadtest.vllm_cpu.errors import StateError
 from loadtest.vllm_cpu.guard import Guard
 from loadtest.vllm_cpu.layout import Layout
 from loadtest.vllm_cpu.pod import START_SECONDS, Pod, start_pods
 from loadtest.vllm_cpu.ports import Reservation
-from loadtest.vllm_cpu.spec import PORTS_PER_POD, PodSpec, Role
+from loadtest.vllm_cpu.spec import PORTS_PER_POD, Handover, PodSpec, Role
 
 AT_ONCE = 4
 
@@ -45,6 +45,7 @@ class Cluster:
         max_model_len: int = 8192,
         engine_arguments: Sequence[str] = (),
         connector_options: Mapping[str, object] | None = None,
+        handover: Handover = Handover.NIXL,
         directory: Path | None = None,
         layout: Layout | None = None,
         guarded: bool = True,
@@ -56,7 +57,8 @@ class Cluster:
 
         `directory` takes logs and state file (default: a new temporary one). `engine_arguments` are
         appended to every pod's command line, `connector_options` go into `kv_connector_extra_config` of
-        prefill and decode pods, `bidirectional` names the roles that read KV back. Raises
+        prefill and decode pods, `bidirectional` names the roles that read KV back, `handover` chooses the
+        connector. Raises
         `EnvironmentMissingError`, `StateError` when the directory's pods still run, and `PodError` (all
         stopped again) when a pod does not get healthy within `timeout_seconds` of its start.
         """
@@ -81,11 +83,13 @@ class Cluster:
                     max_model_len=max_model_len,
                     engine_arguments=tuple(engine_arguments),
                     connector_options=dict(connector_options or {}),
+                    handover=handover,
                 )
                 cluster._add(spec, cluster.directory / f"{spec.name}.log")
         cluster._guard = Guard() if guarded else None
         try:
             start_pods(cluster.pods, at_once, timeout_seconds, report)
+            cores.unbind(cluster.pods)
         except BaseException:
             cluster.stop()
             raise

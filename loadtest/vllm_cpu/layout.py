@@ -33,6 +33,11 @@ class Layout:
         return self.venv / "bin" / "python"
 
     @property
+    def mooncake_libraries(self) -> Path:
+        """What MooncakeConnector's pods find besides the system's libraries."""
+        return self.venv / "mooncake-libraries"
+
+    @property
     def model(self) -> Path:
         return self.home / "model"
 

@@ -16,6 +16,7 @@ from loadtest.vllm_cpu.layout import PACKAGE, Layout
 TORCH = "2.13.0"
 VLLM = "0.32.0"
 NIXL = "1.5.1"
+MOONCAKE = "0.3.13.post1"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 Command = tuple[str, ...]
@@ -96,5 +97,16 @@ def steps(layout: Layout) -> tuple[Step, ...]:
             key="",
             alternatives=[script("self_check", str(layout.model))],
             sources=[PACKAGE / "self_check.py"],
+        ),
+        Step(
+            "mooncake",
+            key=MOONCAKE,
+            alternatives=[install("--no-deps", f"mooncake-transfer-engine-non-cuda=={MOONCAKE}")],
+        ),
+        Step(
+            "mooncake on cpu",
+            key="",
+            alternatives=[script("mooncake_on_cpu", str(layout.mooncake_libraries))],
+            sources=[PACKAGE / "mooncake_on_cpu.py"],
         ),
     )

@@ -24,6 +24,19 @@ class Role(StrEnum):
     PLAIN = "plain"
 
 
+class Handover(StrEnum):
+    """How KV gets from P to D, named as the gateway's setting `handover` does."""
+
+    NIXL = "nixl"
+    NIXL_PUSH = "nixl-push"
+    MOONCAKE = "mooncake"
+
+
+CONNECTOR = {
+    Handover.NIXL: "NixlConnector",
+    Handover.NIXL_PUSH: "NixlPushConnector",
+    Handover.MOONCAKE: "MooncakeConnector",
+}
 KV_ROLE = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 READBACK: dict[str, object] = {"bidirectional_kv_xfer": True, "kv_recompute_threshold": 16}
 
@@ -39,7 +52,7 @@ class PodSpec:
 
     `kv_gib` is whole GiB of KV memory (262,144 tokens of the tiny model each); `engine_arguments` come last
     on the command line, so they win; `connector_options` go into `kv_connector_extra_config`, for example
-    `{"kv_lease_duration": 12}`.
+    `{"kv_lease_duration": 12}`. With Mooncake a prefill pod's `side_channel_port` is its bootstrap server's.
     """
 
     name: str
@@ -53,6 +66,7 @@ class PodSpec:
     max_model_len: int = 8192
     engine_arguments: tuple[str, ...] = ()
     connector_options: dict[str, object] = field(default_factory=dict)
+    handover: Handover = Handover.NIXL
 
     @property
     def url(self) -> str:
@@ -67,6 +81,11 @@ class PodSpec:
     def replay_endpoint(self) -> str:
         """Where to connect a ZMQ REQ or DEALER socket that asks for missed events."""
         return f"tcp://{HOST}:{self.replay_port}"
+
+    @property
+    def bootstrap_endpoint(self) -> str:
+        """Where a prefill pod with MooncakeConnector tells who it is."""
+        return f"http://{HOST}:{self.side_channel_port}"
 
     @property
     def event_topic(self) -> str:
@@ -90,7 +109,11 @@ class PodSpec:
 
     def variables(self, layout: Layout) -> dict[str, str]:
         """What the pod's process sees besides the caller's (cleaned) variables."""
-        return {
+        mooncake = {
+            "LD_LIBRARY_PATH": str(layout.mooncake_libraries),
+            "VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.side_channel_port),
+        }
+        return (mooncake if self.handover is Handover.MOONCAKE else {}) | {
             "HF_HOME": str(layout.home / "huggingface"),
             "HF_HUB_OFFLINE": "1",
             "NO_COLOR": "1",
@@ -119,11 +142,12 @@ class PodSpec:
         if self.role not in KV_ROLE:
             return ()
         connector: dict[str, object] = {
-            "kv_connector": "NixlConnector",
+            "kv_connector": CONNECTOR[self.handover],
             "kv_role": KV_ROLE[self.role],
             "kv_buffer_device": "cpu",
         }
-        options = (READBACK if self.bidirectional else {}) | self.connector_options
+        over_tcp = {"mooncake_protocol": "tcp"} if self.handover is Handover.MOONCAKE else {}
+        options = (READBACK if self.bidirectional else {}) | over_tcp | self.connector_options
         if options:
             connector["kv_connector_extra_config"] = options
         return ("--kv-transfer-config", json.dumps(connector))

@@ -14,7 +14,7 @@ from typing import Any
 from loadtest.vllm_cpu.errors import StateError
 from loadtest.vllm_cpu.pod import Pod
 from loadtest.vllm_cpu.processes import Leader
-from loadtest.vllm_cpu.spec import PodSpec, Role
+from loadtest.vllm_cpu.spec import Handover, PodSpec, Role
 
 FORMAT = 1
 
@@ -64,6 +64,7 @@ def _record(pod: Pod) -> dict[str, Any]:
 def _restored(record: dict[str, Any]) -> tuple[PodSpec, Path, Leader | None]:
     fields = record["spec"]
     arguments = tuple(fields["engine_arguments"])
-    spec = PodSpec(**(fields | {"role": Role(fields["role"]), "engine_arguments": arguments}))
+    handover = Handover(fields.get("handover", Handover.NIXL))
+    spec = PodSpec(**(fields | {"role": Role(fields["role"]), "engine_arguments": arguments, "handover": handover}))
     leader = Leader(record["pid"], record["started"]) if record["pid"] else None
     return spec, Path(record["log"]), leader
