@@ -8,12 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from gateway.core.conversations import Conversation, Kind, Recognition
-from gateway.core.placement import burden, cheapest, least_loaded
+from gateway.core.load import Load
+from gateway.core.placement import Costs, burden, cheapest, least_loaded
 from gateway.core.pods import Fleet, Pod, Role
-from gateway.core.policies import Policy, Route, TurnView
+from gateway.core.policies import Choice, Policy, Route, TurnView
+from gateway.core.reasons import ReasonClass
 from gateway.core.residency import Residency, Source
 from gateway.core.weights import BALANCED, Weights
 
+NO_PREFILL_UP = "no prefill pod is up"
 MIN_BRANCH_SHARE = 0.5
 """A branch that shares less of its prompt than this with its parent is placed like a new conversation."""
 
@@ -27,6 +30,7 @@ class Request(msgspec.Struct, frozen=True):
     min_resident_share: a turn of whose context less than this is left on D goes through P.
     readback: whether P may read the history of this request from the pod that holds it.
     only: URL of the one pod that can answer it, which has the answer that it goes on from in memory.
+    decode_max_tokens: a decode pod takes no more tokens of prompts at once, unless it is idle; 0 is no limit.
     """
 
     prompt_tokens: int
@@ -38,8 +42,15 @@ class Request(msgspec.Struct, frozen=True):
     min_resident_share: float = 0.0
     readback: bool = False
     only: str | None = None
+    decode_max_tokens: int = 0
 
     def full(self, pod: Pod) -> bool:
+        """Whether a decode pod has as many requests, or tokens, as it may."""
+        if self.crowded(pod):
+            return True
+        return 0 < self.decode_max_tokens < pod.load_tokens + self.prompt_tokens and pod.load_tokens > 0
+
+    def crowded(self, pod: Pod) -> bool:
         """Whether a decode pod has as many requests as it may."""
         return 0 < self.decode_max_in_flight <= pod.in_flight
 
@@ -50,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True):
     answering: the pod whose answer the client gets. prefill: on routes PD and READBACK only. holder: on route READBACK,
     the pod that P reads from. resident_tokens: expected in the cache of the pod that will use them.
     rank: the DP rank of `answering` that holds the conversation, None where it does not matter.
+    reason_class: what decided. choice: the policy's word, where it was asked.
     """
 
     route: Route
@@ -59,6 +71,8 @@ class Plan(msgspec.Struct, frozen=True):
     holder: Pod | None = None
     resident_tokens: int = 0
     rank: int | None = None
+    reason_class: ReasonClass = ReasonClass.OTHER
+    choice: Choice | None = None
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -81,31 +95,38 @@ def decide(
     keeper = fleet.get(request.only)
     if keeper is not None and keeper.up:
         route = Route.REPLICA if keeper.role is Role.REPLICA else Route.LOCAL
-        return Plan(route, None, keeper, f"turn {recognition.turn}: what it goes on from is in the pod's memory")
+        reason = f"turn {recognition.turn}: what it goes on from is in the pod's memory"
+        return Plan(route, None, keeper, reason, reason_class=ReasonClass.PINNED)
     held = _held(recognition, fleet, residency)
     home = held.pod if held is not None else None
     if home is not None and home.role is Role.REPLICA and not home.draining:
-        return Plan(Route.REPLICA, None, home, f"turn {recognition.turn}: its replica holds the conversation")
+        reason = f"turn {recognition.turn}: its replica holds the conversation"
+        return Plan(Route.REPLICA, None, home, reason, reason_class=ReasonClass.REPLICA)
     if request.whole is not None:
         return _whole(request, conversation, fleet, home)
     turn = Turn(request, recognition, fleet, residency)
     if held is None or recognition.turn < 2 or not _worth_keeping(turn, held):
         kept = home if home is not None and recognition.kind is not Kind.BRANCH and not home.draining else None
-        return _fresh(turn, kept, _why_fresh(turn, held))
+        return _fresh(turn, kept, *_why_fresh(turn, held))
     if held.pod.role is Role.REPLICA or held.pod.draining:
-        return _move(turn, held, f"turn {recognition.turn}: {held.pod.url} is being drained")
+        return _move(turn, held, f"turn {recognition.turn}: {held.pod.url} is being drained", ReasonClass.DRAINING)
     if held.pod.direct_off is not None:
         reason = f"turn {recognition.turn}: nothing goes straight to {held.pod.url}: {held.pod.direct_off}"
-        return _through_prefill(turn, held, reason)
+        return _through_prefill(turn, held, reason, ReasonClass.DIRECT_OFF)
     choice = policy.choose(_view(turn, held))
+    why = choice.reason_class
     if choice.route is Route.READBACK:
-        return _readback(turn, held, held.pod, choice.reason) or _through_prefill(turn, held, choice.reason)
+        plan = _readback(turn, held, held.pod, choice.reason, why, choice)
+        return plan or _through_prefill(turn, held, choice.reason, why, choice)
     if choice.route is not Route.LOCAL:
-        return _through_prefill(turn, held, choice.reason)
+        return _elsewhere(turn, held, choice) or _through_prefill(turn, held, choice.reason, why, choice)
     if request.full(held.pod):
         reason = f"{choice.reason}; but {held.pod.url} has {held.pod.in_flight} requests in flight"
-        return _move(turn, held, reason)
-    return Plan(Route.LOCAL, None, held.pod, choice.reason, resident_tokens=held.tokens, rank=held.rank)
+        return _move(turn, held, reason, ReasonClass.FULL, choice)
+    moved = _elsewhere(turn, held, choice)
+    if moved is not None:
+        return moved
+    return Plan(Route.LOCAL, None, held.pod, choice.reason, None, held.tokens, held.rank, why, choice)
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -119,6 +140,17 @@ class Turn(msgspec.Struct, frozen=True):
     @property
     def key(self) -> bytes:
         return self.recognition.conversation.key
+
+    @property
+    def costs(self) -> Costs | None:
+        """What the request costs where, None where pods are compared by tokens in flight alone."""
+        loads = self.fleet.loads
+        return None if loads is None else Costs(loads, self.request.weights, self.request.output_tokens)
+
+    def new_on(self, pod: Pod) -> int:
+        """Tokens of the prompt that the pod would have to compute."""
+        resident = min(self.residency.of(pod, self.key).tokens, self.recognition.shared_tokens)
+        return max(1, self.request.prompt_tokens - resident)
 
 
 def _held(recognition: Recognition, fleet: Fleet, residency: Residency) -> Held | None:
@@ -148,7 +180,19 @@ def _view(turn: Turn, held: Held) -> TurnView:
         last_route=None if last is None else Route(last),
         weights=request.weights,
         readback=request.readback and any(pod.reads_back is not False for pod in turn.fleet.up(Role.PREFILL)),
+        load=_load(turn, held),
+        key=turn.key,
     )
+
+
+def _load(turn: Turn, held: Held) -> Load | None:
+    """What the turn would meet at its decode pod and at the P it would get."""
+    loads = turn.fleet.loads
+    if loads is None:
+        return None
+    prefill, prompt_tokens = _prefill_pod(turn, held.pod), turn.request.prompt_tokens
+    new = max(1, prompt_tokens - held.tokens)
+    return loads.of(prefill, held.pod, 1 if prefill is None else turn.new_on(prefill), new, new)
 
 
 def _worth_keeping(turn: Turn, held: Held) -> bool:
@@ -169,52 +213,69 @@ def _whole_blocks(turn: Turn, held: Held) -> int:
     return turn.recognition.shared_tokens // size * size
 
 
-def _why_fresh(turn: Turn, held: Held | None) -> str:
+def _why_fresh(turn: Turn, held: Held | None) -> tuple[str, ReasonClass]:
     recognition, conversation = turn.recognition, turn.recognition.conversation
     name = f"turn {recognition.turn}"
     if recognition.turn < 2 or conversation.decode is None:
-        return f"{name}: nothing resident"
+        return f"{name}: nothing resident", ReasonClass.FIRST_TURN if recognition.turn < 2 else ReasonClass.COLD
     if held is None:
         pod = turn.fleet.get(conversation.decode)
         state = "gets no traffic, it failed too often" if pod is not None and pod.up else "is down"
-        return f"{name}: decode pod {conversation.decode} {state}"
+        state = "was removed" if pod is None else state
+        return f"{name}: decode pod {conversation.decode} {state}", ReasonClass.POD_DOWN
     if held.tokens == 0 and held.pod.url == conversation.decode and held.pod.epoch != conversation.epoch:
-        return f"{name}: decode pod {conversation.decode} was restarted"
+        return f"{name}: decode pod {conversation.decode} was restarted", ReasonClass.RESTARTED
     if recognition.kind is Kind.BRANCH:
-        return f"{name}: the branch shares too little with what is resident"
+        return f"{name}: the branch shares too little with what is resident", ReasonClass.BRANCH
     if recognition.shared_tokens == 0:
-        return f"{name}: its prompt shares nothing with the turns before"
+        return f"{name}: its prompt shares nothing with the turns before", ReasonClass.COLD
     if held.tokens == 0:
-        return f"{name}: nothing resident on {held.pod.url} ({held.source})"
+        return f"{name}: nothing resident on {held.pod.url} ({held.source})", ReasonClass.COLD
     kept, context = held.tokens, _whole_blocks(turn, held)
-    return f"{name}: only {kept} of {context} tokens are left on {held.pod.url} ({held.source})"
+    return f"{name}: only {kept} of {context} tokens are left on {held.pod.url} ({held.source})", ReasonClass.COLD
 
 
 def _whole(request: Request, conversation: Conversation, fleet: Fleet, home: Pod | None) -> Plan | None:
-    pod = home or least_loaded([*fleet.up(Role.DECODE), *fleet.up(Role.REPLICA)], conversation.key)
+    kept = None if home is None or home.draining else home
+    pod = kept or least_loaded([*fleet.up(Role.DECODE), *fleet.up(Role.REPLICA)], conversation.key) or home
     if pod is None:
         return None
     route = Route.REPLICA if pod.role is Role.REPLICA else Route.LOCAL
-    return Plan(route, None, pod, f"{request.whole} does not survive a hand-over: whole on one pod")
+    reason = f"{request.whole} does not survive a hand-over: whole on one pod"
+    return Plan(route, None, pod, reason, reason_class=ReasonClass.WHOLE)
 
 
-def _fresh(turn: Turn, home: Pod | None, reason: str) -> Plan | None:
+def _fresh(turn: Turn, home: Pod | None, reason: str, why: ReasonClass) -> Plan | None:
     """Place a conversation of which too little is resident: a P and D pair, or a replica if that is less loaded."""
     key, fleet = turn.key, turn.fleet
     decode = home
     if home is None or turn.request.full(home):
-        decode = least_loaded(_with_room(turn), key)
+        decode = _calmest(turn, _with_room(turn))
         if home is not None and (decode is None or turn.request.full(decode)):
             decode = home
-    replica = None if home is not None else least_loaded(fleet.up(Role.REPLICA), key)
-    prefill = _prefill_pod(turn)
-    if replica is not None and _prefers_replica(replica, prefill, decode, key):
-        return Plan(Route.REPLICA, None, replica, f"{reason}; the replica is the least loaded")
+    replica = None if home is not None else _calmest(turn, fleet.up(Role.REPLICA), whole=True)
+    if home is None and decode is not None and not fleet.fitting(fleet.up(Role.PREFILL), decode):
+        decode = _calmest(turn, _with_a_partner(turn)) or decode
+    prefill = _prefill_pod(turn, decode)
+    if replica is not None and _prefers_replica(turn, replica, prefill, decode):
+        reason = f"{reason}; the replica is the least loaded"
+        return Plan(Route.REPLICA, None, replica, reason, reason_class=ReasonClass.REPLICA)
     if decode is None:
         return None
     if prefill is None:
-        return Plan(Route.LOCAL, None, decode, f"{reason}; no prefill pod is up")
-    return Plan(Route.PD, prefill, decode, reason)
+        return _without_prefill(turn, decode, reason)
+    return Plan(Route.PD, prefill, decode, reason, reason_class=why)
+
+
+def _without_prefill(turn: Turn, decode: Pod, reason: str) -> Plan:
+    lacking = "no prefill pod has handed over to it since a restart" if turn.fleet.up(Role.PREFILL) else NO_PREFILL_UP
+    return Plan(Route.LOCAL, None, decode, f"{reason}; {lacking}", reason_class=ReasonClass.NO_PREFILL)
+
+
+def _with_a_partner(turn: Turn) -> list[Pod]:
+    """The decode pods with room that some prefill pod may hand over to."""
+    prefills = turn.fleet.up(Role.PREFILL)
+    return [pod for pod in _with_room(turn) if turn.fleet.fitting(prefills, pod)]
 
 
 def _with_room(turn: Turn) -> list[Pod]:
@@ -224,21 +285,58 @@ def _with_room(turn: Turn) -> list[Pod]:
     return [pod for pod in free if pod.facts.waiting == 0] or free
 
 
-def _prefers_replica(replica: Pod, prefill: Pod | None, decode: Pod | None, key: bytes) -> bool:
+def _calmest(turn: Turn, pods: list[Pod], *, whole: bool = False) -> Pod | None:
+    """The pod where the answer comes at least cost. whole: its prompt is computed there, too."""
+    costs = turn.costs
+    if costs is None:
+        return least_loaded(pods, turn.key)
+    if whole:
+        return cheapest(pods, turn.key, lambda pod: costs.whole(pod, turn.request.prompt_tokens))
+    return cheapest(pods, turn.key, costs.decode)
+
+
+def _elsewhere(turn: Turn, held: Held, choice: Choice) -> Plan | None:
+    """A plan to move the conversation, where another decode pod is so much less busy that it pays; else None."""
+    costs, request = turn.costs, turn.request
+    if costs is None:
+        return None
+    others = [pod for pod in _with_room(turn) if pod is not held.pod and pod.direct_off is None]
+    other = _calmest(turn, others)
+    prefill = None if other is None else _prefill_pod(turn, other)
+    if other is None or prefill is None:
+        return None
+    new, new_on_prefill = max(1, request.prompt_tokens - held.tokens), turn.new_on(prefill)
+    stay = costs.whole(held.pod, new)
+    if choice.route is not Route.LOCAL:
+        stay = costs.pair(prefill, held.pod, new_on_prefill, new)
+    if not costs.pays(stay, costs.pair(prefill, other, new_on_prefill, request.prompt_tokens)):
+        return None
+    return _move(turn, held, f"{choice.reason}; but {held.pod.url} is busy", ReasonClass.MOVED, choice)
+
+
+def _prefers_replica(turn: Turn, replica: Pod, prefill: Pod | None, decode: Pod | None) -> bool:
     if prefill is None or decode is None:
         return True
+    key, costs, prompt_tokens = turn.key, turn.costs, turn.request.prompt_tokens
+    if costs is not None:
+        return costs.whole(replica, prompt_tokens) < costs.pair(prefill, decode, turn.new_on(prefill), prompt_tokens)
     pair = max(prefill, decode, key=lambda pod: pod.load_tokens)
     if replica.load_tokens != pair.load_tokens:
         return replica.load_tokens < pair.load_tokens
     return least_loaded([decode, replica], key) is replica
 
 
-def _prefill_pod(turn: Turn, *, reads_back: bool = False) -> Pod | None:
+def _prefill_pod(turn: Turn, decode: Pod | None, *, reads_back: bool = False) -> Pod | None:
     """The P with the least before it: what is in flight there, and what of this prompt it would have to compute.
 
-    reads_back: only those that can read from another pod, as far as is known.
+    decode: the pod that it hands over to. reads_back: only those that can read from another pod, as far as is known.
     """
     pods = [pod for pod in turn.fleet.up(Role.PREFILL) if not reads_back or pod.reads_back is not False]
+    if decode is not None:
+        pods = turn.fleet.fitting(pods, decode)
+    costs = turn.costs
+    if costs is not None:
+        return pods[0] if len(pods) == 1 else cheapest(pods, turn.key, lambda pod: costs.prefill(pod, turn.new_on(pod)))
     if turn.recognition.turn < 2 or len(pods) < 2:
         return least_loaded(pods, turn.key)
 
@@ -249,48 +347,49 @@ def _prefill_pod(turn: Turn, *, reads_back: bool = False) -> Pod | None:
     return cheapest(pods, turn.key, tokens_before_answer)
 
 
-def _through_prefill(turn: Turn, held: Held, reason: str) -> Plan:
+def _through_prefill(turn: Turn, held: Held, reason: str, why: ReasonClass, choice: Choice | None = None) -> Plan:
     """P, then the same D, which pulls only the blocks it lacks."""
-    prefill = _prefill_pod(turn)
-    if prefill is None:
-        return Plan(
-            Route.LOCAL, None, held.pod, f"{reason}; no prefill pod is up", resident_tokens=held.tokens, rank=held.rank
-        )
     answering = held.pod
     if turn.request.full(answering):
-        other = least_loaded(_with_room(turn), turn.key)
+        other = _calmest(turn, _with_room(turn))
         answering = other if other is not None and not turn.request.full(other) else answering
-    return Plan(Route.PD, prefill, answering, reason)
+    prefill = _prefill_pod(turn, answering)
+    if prefill is None:
+        plan = _without_prefill(turn, held.pod, reason)
+        return msgspec.structs.replace(plan, resident_tokens=held.tokens, rank=held.rank, choice=choice)
+    return Plan(Route.PD, prefill, answering, reason, reason_class=why, choice=choice)
 
 
-def _readback(turn: Turn, held: Held, answering: Pod, reason: str) -> Plan | None:
+def _readback(
+    turn: Turn, held: Held, answering: Pod, reason: str, why: ReasonClass, choice: Choice | None = None
+) -> Plan | None:
     """P reads the history from where it lies; None when that cannot be, or when P has it already."""
-    prefill = _prefill_pod(turn, reads_back=True)
+    prefill = _prefill_pod(turn, answering, reads_back=True)
     if not turn.request.readback or prefill is None or held.pod.role is Role.PREFILL:
         return None
     if turn.residency.of(prefill, turn.key).tokens >= held.tokens:
         return None
-    return Plan(Route.READBACK, prefill, answering, reason, holder=held.pod, resident_tokens=held.tokens)
+    return Plan(Route.READBACK, prefill, answering, reason, held.pod, held.tokens, None, why, choice)
 
 
-def _move(turn: Turn, held: Held, reason: str) -> Plan | None:
+def _move(turn: Turn, held: Held, reason: str, why: ReasonClass, choice: Choice | None = None) -> Plan | None:
     """To another decode pod that has room, without computing the history again where that can be."""
-    limit = turn.request.decode_max_in_flight
     others = [
         pod
         for pod in turn.fleet.up(Role.DECODE)
-        if pod is not held.pod and (limit == 0 or pod.in_flight < limit) and pod.direct_off is None
+        if pod is not held.pod and not turn.request.full(pod) and pod.direct_off is None
     ]
-    other = least_loaded(others, turn.key)
+    other = _calmest(turn, others)
     if other is None:
         if held.pod.role is Role.REPLICA:
-            return Plan(Route.REPLICA, None, held.pod, f"{reason}; no other pod can take it")
-        return _through_prefill(turn, held, reason)
+            reason = f"{reason}; no other pod can take it"
+            return Plan(Route.REPLICA, None, held.pod, reason, reason_class=ReasonClass.REPLICA)
+        return _through_prefill(turn, held, reason, why, choice)
     moved = f"{reason}: moves to {other.url}"
-    plan = _readback(turn, held, other, f"{moved}, the history read back")
+    plan = _readback(turn, held, other, f"{moved}, the history read back", why, choice)
     if plan is not None:
         return plan
-    prefill = _prefill_pod(turn)
+    prefill = _prefill_pod(turn, other)
     if prefill is None:
-        return Plan(Route.LOCAL, None, other, f"{moved}; no prefill pod is up")
-    return Plan(Route.PD, prefill, other, moved)
+        return _without_prefill(turn, other, moved)
+    return Plan(Route.PD, prefill, other, moved, reason_class=why, choice=choice)

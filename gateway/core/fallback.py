@@ -14,6 +14,7 @@ from gateway.core.decide import Plan
 from gateway.core.placement import least_loaded
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Route
+from gateway.core.reasons import ReasonClass
 
 MAX_ATTEMPTS = 5
 MAX_ENGINE_ERRORS = 2
@@ -68,37 +69,42 @@ class Attempts:
             self.failed_alone.add(plan.answering.url)
 
     def _after_prefill(self, plan: Plan, fault: str) -> Plan | None:
-        prefill = self._next_prefill()
+        prefill = self._next_prefill(plan.answering)
         reason = f"prefill pod failed ({fault})"
         if prefill is not None:
-            return Plan(Route.PD, prefill, plan.answering, f"{reason}: next prefill pod")
+            return _plan(Route.PD, prefill, plan.answering, f"{reason}: next prefill pod")
         return self._alone(plan.answering, f"{reason}: decode pod alone")
 
     def _after_answer(self, plan: Plan, fault: str) -> Plan | None:
         reason = f"{plan.answering.role} pod failed ({fault})"
-        prefill = self._next_prefill() if self.handover_allowed else None
         decode = self._next(Role.DECODE, self.failed_pair | self.failed_alone) or self._next(
             Role.DECODE, self.failed_pair
         )
+        prefill = self._next_prefill(decode) if decode is not None and self.handover_allowed else None
         if decode is not None and prefill is not None:
-            return Plan(Route.PD, prefill, decode, f"{reason}: {_which(plan, decode)}, through P")
+            return _plan(Route.PD, prefill, decode, f"{reason}: {_which(plan, decode)}, through P")
         replica = self._next(Role.REPLICA, self.failed_alone)
         if replica is not None:
-            return Plan(Route.REPLICA, None, replica, f"{reason}: replica")
+            return _plan(Route.REPLICA, None, replica, f"{reason}: replica")
         return self._alone(decode or plan.answering, f"{reason}: decode pod alone")
 
     def _alone(self, preferred: Pod, reason: str) -> Plan | None:
         if preferred.up and preferred.url not in self.failed_alone:
-            return Plan(_route_alone(preferred), None, preferred, reason)
+            return _plan(_route_alone(preferred), None, preferred, reason)
         pods = [*self.fleet.up(Role.DECODE), *self.fleet.up(Role.REPLICA)]
         pod = least_loaded([pod for pod in pods if pod.url not in self.failed_alone], self.key)
-        return None if pod is None else Plan(_route_alone(pod), None, pod, reason)
+        return None if pod is None else _plan(_route_alone(pod), None, pod, reason)
 
-    def _next_prefill(self) -> Pod | None:
-        return self._next(Role.PREFILL, self.failed_prefill)
+    def _next_prefill(self, decode: Pod) -> Pod | None:
+        untried = [pod for pod in self.fleet.up(Role.PREFILL) if pod.url not in self.failed_prefill]
+        return least_loaded(self.fleet.fitting(untried, decode), self.key)
 
     def _next(self, role: Role, tried: set[str]) -> Pod | None:
         return least_loaded([pod for pod in self.fleet.up(role) if pod.url not in tried], self.key)
+
+
+def _plan(route: Route, prefill: Pod | None, answering: Pod, reason: str) -> Plan:
+    return Plan(route, prefill, answering, reason, reason_class=ReasonClass.FALLBACK)
 
 
 def _which(plan: Plan, decode: Pod) -> str:

@@ -1,16 +1,19 @@
 """Which pod of several gets a new conversation.
 
 Rule of this room: least load wins; ties go by rendezvous hash, so that any gateway breaks them alike and a pod
-that joins or leaves moves only its own share.
+that joins or leaves moves only its own share. Where paces are known (`load`), load is the time a request would take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import xxhash
 
+from gateway.core.load import Loads
 from gateway.core.pods import Pod
+from gateway.core.weights import Weights
 
 IDLE_TOKENS = 1000
 """What an idle pod counts for when its weight is taken, so that weights matter without load too."""
@@ -46,3 +49,42 @@ def cheapest(pods: Iterable[Pod], key: bytes, cost: Callable[[Pod], int]) -> Pod
     if len(best) < 2:
         return best[0] if best else None
     return max(best, key=lambda pod: rendezvous(key, pod.url))
+
+
+MOVE_RATIO = 1.5
+MOVE_SAVES_S = 0.2
+"""A conversation moves when staying costs so many times as much, and so much more: its next turns move with it."""
+
+
+class Costs(NamedTuple):
+    """What a request costs here or there, in weighted microseconds: w_ttft · first token + w_tpot · all the others.
+
+    output_tokens: that its answer will have.
+    """
+
+    loads: Loads
+    weights: Weights
+    output_tokens: int
+
+    def decode(self, pod: Pod) -> int:
+        """Making its answer on a pod."""
+        seconds = self.weights.w_tpot * self.output_tokens * self.loads.each_s(pod)
+        return int(1e6 * seconds / pod.weight)
+
+    def prefill(self, pod: Pod, new_tokens: int) -> int:
+        """Computing so much of its prompt on a pod, behind what is there."""
+        return int(1e6 * self.weights.w_ttft * self.loads.first_s(pod, new_tokens) / pod.weight)
+
+    def whole(self, pod: Pod, new_tokens: int) -> int:
+        """Both on one pod."""
+        return self.prefill(pod, new_tokens) + self.decode(pod)
+
+    def pair(self, prefill: Pod, decode: Pod, new_tokens: int, moved_tokens: int) -> int:
+        """One after the other, with the way between."""
+        way = int(1e6 * self.weights.w_ttft * self.loads.handover_s(moved_tokens))
+        return self.prefill(prefill, new_tokens) + way + self.decode(decode)
+
+    @staticmethod
+    def pays(stay: int, move: int) -> bool:
+        """Whether a conversation is to move."""
+        return stay > MOVE_RATIO * move and stay - move > 1e6 * MOVE_SAVES_S

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gateway.core.breakers import BreakerState, PodBreaker
 from gateway.core.pairs import Pairs
+
+if TYPE_CHECKING:
+    from gateway.core.load import Loads
 
 
 class Role(enum.StrEnum):
@@ -62,6 +66,7 @@ class Pod(msgspec.Struct, eq=False):
     epoch: counts the times its process was replaced; KV of an earlier epoch is lost.
     in_flight: requests the gateway has there now.
     load_tokens: those requests, each weighted by its tokens.
+    pending_tokens: what of their prompts it has still to compute, as far as is known.
     facts: what it last said of itself.
     direct_off: why it takes no later turn without a prefill pod, None when it does.
     proof: what its self-test found.
@@ -78,6 +83,7 @@ class Pod(msgspec.Struct, eq=False):
     epoch: int = 0
     in_flight: int = 0
     load_tokens: int = 0
+    pending_tokens: int = 0
     facts: PodFacts = UNKNOWN
     direct_off: str | None = None
     proof: str = "not tested"
@@ -119,18 +125,29 @@ class Pod(msgspec.Struct, eq=False):
 class Seat:
     """A request's place at a pod, taken from the moment it is planned there, so that others see it is taken.
 
-    kept: someone else goes on with it and will leave it.
+    kept: someone else goes on with it and will leave it. pending: tokens that are to be computed there before it answers.
+    ahead: those that were to be computed before them when it was taken.
     """
 
-    def __init__(self, pod: Pod, tokens: int) -> None:
+    def __init__(self, pod: Pod, tokens: int, pending: int = 0) -> None:
         self.pod = pod
         self.kept = False
+        self.ahead = pod.pending_tokens
+        self.pending = pending
         self._tokens = tokens
+        self._computing = pending
+        pod.pending_tokens += pending
         self._tries = pod.breaker.begin()
         pod.take(tokens)
 
+    def began(self) -> None:
+        """The pod has answered: its prompt is computed."""
+        self.pod.pending_tokens -= self._computing
+        self._computing = 0
+
     def leave(self) -> None:
         """Give the place back."""
+        self.began()
         self.pod.give_back(self._tokens)
         if self._tries:
             self.pod.breaker.over()
@@ -144,7 +161,7 @@ class Seat:
 class Fleet:
     """All pods, by role and by URL. Change `up` and `draining` through the methods, so that the lists stay right.
 
-    pairs: which prefill and decode pods are not to work together yet.
+    pairs: which prefill and decode pods are not to work together yet. loads: how busy they are, where that counts.
     """
 
     def __init__(self, pods: Iterable[Pod]) -> None:
@@ -153,6 +170,7 @@ class Fleet:
         self._assignment = ""
         self._guarded: set[str] = set()
         self.pairs = Pairs()
+        self.loads: Loads | None = None
         self._models: list[tuple[str, ...]] | None = None
         self._serving: dict[str, Fleet] = {}
         self._sort()
@@ -178,6 +196,7 @@ class Fleet:
                 parts[model] = Fleet(pods)
                 parts[model]._guarded = self._guarded
                 parts[model].pairs = self.pairs
+                parts[model].loads = self.loads
         return parts
 
     def __iter__(self) -> Iterator[Pod]:

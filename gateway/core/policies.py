@@ -8,14 +8,18 @@ how the gateway decides.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from gateway.core.drift.monitor import Change, Drift
+from gateway.core.load import Load
+from gateway.core.reasons import ReasonClass
 from gateway.core.weights import BALANCED, Weights
-from lut.table import Score, TableSet, score
+from lut.table import Arm, Cell, Score, TableSet, score
 
 
 class Route(enum.StrEnum):
@@ -38,6 +42,8 @@ class TurnView(msgspec.Struct, frozen=True):
     assignment: the pods that are up, as `1P_3D`.
     last_route: of the conversation's last turn, None before the first.
     readback: whether P could read the history back from D.
+    load: what the turn would meet at these pods now, where the gateway looks at that.
+    key: its conversation's.
     """
 
     turn: int
@@ -49,6 +55,8 @@ class TurnView(msgspec.Struct, frozen=True):
     last_route: Route | None = None
     weights: Weights = BALANCED
     readback: bool = False
+    load: Load | None = None
+    key: bytes = b""
 
     @property
     def new_tokens(self) -> int:
@@ -57,10 +65,32 @@ class TurnView(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A policy's word on one turn: PD, LOCAL or (where the view allows it) READBACK, and a reason for people."""
+    """A policy's word on one turn: PD, LOCAL or (where the view allows it) READBACK, and a reason for people.
+
+    reason_class: the same as one word. score: S, None where none was computed. ttft_s, tpot_s: what the table expects
+    of that route, 0 for not known. rate, assignment: of the view. explored: the other route was better.
+    """
 
     route: Route
     reason: str
+    reason_class: ReasonClass = ReasonClass.POLICY
+    score: float | None = None
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    rate: float = 0.0
+    assignment: str = ""
+    explored: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a turn whose route a policy chose turned out to be. Seconds, None where it was not measured."""
+
+    choice: Choice
+    context_tokens: int
+    new_tokens: int
+    output_tokens: int
+    ttft_s: float | None
+    tpot_s: float | None
 
 
 class Policy(Protocol):
@@ -122,32 +152,129 @@ class MeasuredTable:
     interpolate: blend the cells around the point instead of taking the nearest (the paper's rule).
 
     A set may have measured `readback` as well; that arm counts where the gateway can take that route.
+    recent: the last turns decided, as (context, new, output tokens, rate), for whoever draws them on the table.
+    drift: what is seen against what the table says, where that is watched.
     """
 
     tables: TableSet
     interpolate: bool = False
     name: str = "ppd"
+    drift: Drift | None = None
+    recent: deque[tuple[int, int, int, float]] = field(default_factory=lambda: deque(maxlen=2000), repr=False)
 
     def choose(self, view: TurnView) -> Choice:
         table, assignment, exact = self.tables.nearest_assignment(view.assignment)
-        lookup = table.interpolated if self.interpolate else table.nearest
-        cell = lookup(view.resident_tokens, view.new_tokens, view.output_tokens, view.rate)
+        point = (view.resident_tokens, view.new_tokens, view.output_tokens, view.rate)
+        self.recent.append(point)
+        cell = table.interpolated(*point) if self.interpolate else table.nearest(*point)
         if cell.readback is not None and not view.readback:
             cell = cell._replace(readback=None)
+        drift, remark = self.drift, ""
+        if drift is not None and drift.correcting:
+            raw = cell
+            cell = drift.corrected(cell, assignment, table.place(*point))
+            remark = _correction(raw, cell)
+        if view.load is not None:
+            cell = _loaded(cell, view.load)
+            remark += f" load pd {1000 * cell.pd.ttft_mean:.0f} ms, local {1000 * cell.local.ttft_mean:.0f} ms"
         found = score(cell, view.weights.w_ttft, view.weights.w_tpot)
         route = Route(found.route) if found.route is not None else _settle(found, view.last_route)
+        explored = False
+        if drift is not None and drift.explorer.share > 0 and found.degraded is None:
+            other = Route.PD if route is not Route.PD else Route.LOCAL
+            measured = drift.measured(other, assignment, table.place(*point))
+            if drift.explorer.wants(view.key, view.turn, found.s, measured):
+                route, explored, remark = other, True, f"{remark} explores {other}"
         place = f"π={assignment}" if exact else f"π={assignment} (nearest to {view.assignment})"
         return Choice(
             route,
             f"{route}: S={found.s:+.2f} (ttft {-100 * found.dttft:+.0f} %, tpot {100 * found.dtpot:+.0f} %)"
-            f"{_remark(found)} cell ctx={cell.context_tokens:g} in={cell.new_tokens:g} out={cell.output_tokens:g}"
-            f" q={cell.rate:g} {place}",
+            f"{_remark(found)}{remark} cell ctx={cell.context_tokens:g} in={cell.new_tokens:g}"
+            f" out={cell.output_tokens:g} q={cell.rate:g} {place}",
+            ReasonClass.EXPLORED if explored else _class_of(found),
+            found.s,
+            *_expected(cell, route),
+            view.rate,
+            view.assignment,
+            explored,
         )
+
+    def learn(self, seen: Seen, now_s: float) -> list[Change]:
+        """A turn ended; gives the alarms of drift that went on or off by it."""
+        drift, choice = self.drift, seen.choice
+        if drift is None:
+            return []
+        table, _, _ = self.tables.nearest_assignment(choice.assignment)
+        point = (seen.context_tokens, seen.new_tokens, seen.output_tokens, choice.rate)
+        cell = table.interpolated(*point) if self.interpolate else table.nearest(*point)
+        arm = cell.local if choice.route is Route.LOCAL else cell.pd
+        if choice.route is Route.READBACK:
+            if cell.readback is None:
+                return []
+            arm = cell.readback
+        if arm.degraded:
+            return []
+        return drift.observe(table, choice.route.value, arm, table.place(*point), seen.ttft_s, seen.tpot_s, now_s)
+
+
+@dataclass
+class Queue:
+    """The estimate of other routers of disaggregated pods: the first token by whichever route it comes sooner.
+
+    Tokens ahead and the pods' measured paces decide, no table and no weights; the time per token is not looked at.
+    """
+
+    name: str = "queue"
+
+    def choose(self, view: TurnView) -> Choice:
+        load = view.load
+        if load is None or load.pd_s is None:
+            return Choice(Route.LOCAL, f"local: turn {view.turn}, no prefill pod to compare with")
+        route = Route.LOCAL if load.local_s <= load.pd_s else Route.PD
+        reason = f"{route}: first token in {1000 * load.local_s:.0f} ms on D, {1000 * load.pd_s:.0f} ms through P"
+        ttft_s = load.local_s if route is Route.LOCAL else load.pd_s
+        return Choice(route, reason, ttft_s=ttft_s, tpot_s=load.tpot_s, rate=view.rate, assignment=view.assignment)
+
+
+def _loaded(cell: Cell, load: Load) -> Cell:
+    """The cell as it is for these pods now. The decode pod is the same by every route, and so is its batch."""
+    pd, local, readback = cell.pd, cell.local, cell.readback
+    through_p_s = load.ttft(pd.ttft_mean, local=False)
+    pd = pd._replace(ttft_mean=through_p_s, tpot_mean=load.tpot(pd.tpot_mean))
+    local = local._replace(ttft_mean=load.ttft(local.ttft_mean, local=True), tpot_mean=load.tpot(local.tpot_mean))
+    if readback is not None:
+        readback = readback._replace(
+            ttft_mean=load.ttft(readback.ttft_mean, local=False), tpot_mean=load.tpot(readback.tpot_mean)
+        )
+    return cell._replace(pd=pd, local=local, readback=readback)
+
+
+def _correction(before: Cell, after: Cell) -> str:
+    """The factors of a correction, for people."""
+
+    def times(old: Arm, new: Arm) -> str:
+        ttft = new.ttft_mean / old.ttft_mean if old.ttft_mean > 0 else 1.0
+        tpot = new.tpot_mean / old.tpot_mean if old.tpot_mean > 0 else 1.0
+        return f"×{ttft:.2f}/×{tpot:.2f}"
+
+    return f" drift pd {times(before.pd, after.pd)} local {times(before.local, after.local)}"
 
 
 def _settle(found: Score, last_route: Route | None) -> Route:
     """A tie keeps the conversation's last route; noise must not move it back and forth."""
     return last_route if last_route is not None and last_route in found.tied else Route(found.leader)
+
+
+def _class_of(found: Score) -> ReasonClass:
+    if found.degraded is not None:
+        return ReasonClass.DEGRADED
+    return ReasonClass.TIE if found.tie else ReasonClass.SCORE
+
+
+def _expected(cell: Cell, route: Route) -> tuple[float, float]:
+    """Mean TTFT and TPOT of a route in a cell."""
+    arm = cell.local if route is Route.LOCAL else cell.readback if route is Route.READBACK else cell.pd
+    return (0.0, 0.0) if arm is None else (arm.ttft_mean, arm.tpot_mean)
 
 
 def _remark(found: Score) -> str:
@@ -163,12 +290,13 @@ class PolicyOptions:
     threshold_tokens: int = 512
     tables: TableSet | None = None
     interpolate: bool = False
+    drift: Drift | None = None
 
 
 def _measured(options: PolicyOptions) -> Policy:
     if options.tables is None:
         raise ValueError("policy ppd needs a table set")
-    return MeasuredTable(options.tables, options.interpolate)
+    return MeasuredTable(options.tables, options.interpolate, drift=options.drift)
 
 
 POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
@@ -176,6 +304,7 @@ POLICIES: dict[str, Callable[[PolicyOptions], Policy]] = {
     "local": lambda _: AlwaysLocal(),
     "readback": lambda _: AlwaysReadback(),
     "threshold": lambda options: Threshold(options.threshold_tokens),
+    "queue": lambda _: Queue(),
     "ppd": _measured,
 }
 """All policies, by the name the operator gives."""

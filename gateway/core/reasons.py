@@ -15,6 +15,7 @@ class ReasonClass(enum.StrEnum):
     SCORE = "score"
     TIE = "tie"
     DEGRADED = "degraded"
+    EXPLORED = "explored"
     POLICY = "policy"
     FIRST_TURN = "first_turn"
     COLD = "cold"
@@ -24,6 +25,7 @@ class ReasonClass(enum.StrEnum):
     DRAINING = "draining"
     DIRECT_OFF = "direct_off"
     FULL = "full"
+    MOVED = "moved"
     REPLICA = "replica"
     WHOLE = "whole"
     PINNED = "pinned"
@@ -36,7 +38,8 @@ MEANINGS = {
     ReasonClass.SCORE: "the measured table's S, outside its noise",
     ReasonClass.TIE: "S inside its noise: the conversation's last route stays",
     ReasonClass.DEGRADED: "an arm of the table's cell fails too often to compete",
-    ReasonClass.POLICY: "a policy that looks at no table (`pd`, `local`, `readback`, `threshold`)",
+    ReasonClass.EXPLORED: "the other route, so that it stays measured (`drift.explore`)",
+    ReasonClass.POLICY: "a policy that looks at no table (`pd`, `local`, `readback`, `threshold`, `queue`)",
     ReasonClass.FIRST_TURN: "turn 1: nothing can be resident",
     ReasonClass.COLD: "a later turn of which nothing, or too little, is resident",
     ReasonClass.BRANCH: "an edited or regenerated turn that shares too little with what is resident",
@@ -45,6 +48,7 @@ MEANINGS = {
     ReasonClass.DRAINING: "the pod that has the conversation is being drained",
     ReasonClass.DIRECT_OFF: "the self-test of the pod that has the conversation speaks against going there straight",
     ReasonClass.FULL: "the decode pod has `decode_max_in_flight` requests",
+    ReasonClass.MOVED: "another decode pod is so much less busy that moving there pays (`load_aware`)",
     ReasonClass.REPLICA: "a replica: the one that holds the conversation, or the least loaded pod",
     ReasonClass.WHOLE: "the request does not survive a hand-over",
     ReasonClass.PINNED: "what it goes on from is in that pod's memory (`previous_response_id`)",

@@ -55,7 +55,8 @@ class RankView:
     """The announced KV of one DP rank.
 
     complete: everything since the pod's start was heard. gaps, lost: gaps seen, and those that stayed.
-    last_event_s: pod's wall clock of the last batch.
+    last_event_s: pod's wall clock of the last batch. lag_s: how long the last one that was not replayed took to come
+    here and be applied, by both clocks.
     """
 
     def __init__(self, max_sessions: int = 200_000) -> None:
@@ -72,6 +73,7 @@ class RankView:
         self.gaps = 0
         self.lost = 0
         self.last_event_s = 0.0
+        self.lag_s = 0.0
 
     @property
     def next_sequence(self) -> int:

@@ -128,6 +128,7 @@ class Listener:
             self._lose(view, sequence)
         if arrival is not Arrival.OLD:
             yield from self._apply(view, sequence, payload)
+            view.lag_s = max(0.0, time.time() - view.last_event_s)
 
     def _began_anew(self, sequence: int) -> Arrival:
         """The publisher counts from the beginning again: the pod is another process."""
@@ -259,7 +260,7 @@ class EventSubscriber(IdleObserver):
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._ready: deque[Listener] = deque()
         self._pumping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
 
     def start(self) -> None:
         """Ask the pods that are up already; the others follow when they come up."""
@@ -289,8 +290,14 @@ class EventSubscriber(IdleObserver):
     def pod_up(self, pod: Pod) -> None:
         """A pod came up: find its sources, hear what was missed."""
         task = asyncio.ensure_future(self._follow(pod))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = pod.url
+        task.add_done_callback(self._tasks.pop)
+
+    def pod_removed(self, pod: str, role: str, detail: str) -> None:
+        for task in [task for task, url in self._tasks.items() if url == pod]:
+            task.cancel()
+        for key in [key for key in self._listeners if key[0] == pod]:
+            self._close(key)
 
     async def _follow(self, pod: Pod) -> None:
         while (sources := await self._sources(pod)) is None:

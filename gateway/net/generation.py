@@ -11,22 +11,25 @@ import time
 from dataclasses import dataclass
 
 from gateway.core.conversations import TurnResult
-from gateway.core.decide import Plan, decide
+from gateway.core.decide import Plan
 from gateway.core.fallback import Attempts, Leg
 from gateway.core.pods import Pod, Seat
 from gateway.core.policies import Route
 from gateway.net import headers as names
+from gateway.net.canary import ALL_CANARY, goes_outside, trial_of
+from gateway.net.entrance import Entrance
 from gateway.net.exchange import Headers, Incoming, Outgoing
 from gateway.net.handover import close_opened, let_go, refuse_offer
 from gateway.net.intake import Intake, take_in
-from gateway.net.leases import Lease
-from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_connection, no_pod, no_room
+from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_connection, no_pod
+from gateway.net.outside import Outside
 from gateway.net.parts import Parts
 from gateway.net.placenotes import PlaceNotes
 from gateway.net.prefill import PrefillLeg
 from gateway.net.records import Outcome, RequestRecord
 from gateway.net.relay import OpenStream, open_stream, relay_stream
 from gateway.net.retries import Retries
+from gateway.net.transfer import Transfer
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
 from gateway.wire.answers import PrefillAnswer, engine_of
@@ -62,16 +65,13 @@ class Generation:
         self._record = record
         self._started = time.monotonic()
         self._fields: Fields = {}
-        self._prefilled: PrefillAnswer | None = None
-        self._prefilled_by: str | None = None
-        self._handover_unused = False
         self._prompt_tokens = 1
         self._session_id: str | None = None
         self._rank: int | None = None
-        self._ids: list[int] | None = None
         self._places = PlaceNotes(parts, record)
         self._retries: Retries
-        self._lease = Lease(parts, incoming, record)
+        self._trial = ALL_CANARY
+        self._kv = Transfer(parts, incoming, record)
 
     async def run(self) -> None:
         """Answer the client, learn from it. Raises ClientVisibleError, ClientGoneError."""
@@ -80,13 +80,20 @@ class Generation:
         self._fields, self._session_id = intake.fields, intake.session_id
         self._prompt_tokens = intake.request.prompt_tokens
         conversation = intake.recognition.conversation
+        self._trial = trial_of(parts, conversation.key)
+        self._record.arm = self._trial.arm
+        proxy = parts.outside
+        if proxy is not None and goes_outside(proxy, intake, self._trial):
+            await Outside(parts, proxy, self._endpoint, self._incoming, self._outgoing).run(intake, self._record)
+            return
         self._places.key = conversation.key
         parts.store.begin(conversation)
         parts.budget.request(time.monotonic())
         parts.wake_breakers()
-        finished = False
+        finished, entrance = False, Entrance(parts, self._incoming, self._record)
+        learned: Learned | None = None
         try:
-            plan = await self._plan(intake)
+            plan = await entrance.enter(intake, self._started, lambda: self._plan(intake))
             parts.store.bind(conversation, plan.prefill.url if plan.prefill else None, plan.answering.url)
             plan, learned = await self._until_answered(plan, intake)
             if learned is not None:
@@ -101,22 +108,17 @@ class Generation:
         finally:
             if not finished:
                 parts.store.fail(conversation)
+            entrance.over(None if learned is None else learned.usage)
 
-    async def _plan(self, intake: Intake) -> Plan:
-        """Decide; where all decode pods are full, wait for a place now, while no lease runs."""
+    def _plan(self, intake: Intake) -> Plan | None:
+        """Decide, as things stand now."""
         parts = self._parts
-        queue_s = parts.settings.queue_s
-        deadline = time.monotonic() + queue_s
-        while True:
-            plan = decide(
-                intake.request, intake.recognition, parts.fleet.serving(intake.model), parts.policy, parts.residency
-            )
-            if plan is None:
-                raise no_pod()
-            if plan.prefill is None or queue_s == 0 or not intake.request.full(plan.answering):
-                return plan
-            if not await parts.room.wait(deadline):
-                raise no_room()
+        began = time.perf_counter()
+        plan = self._trial.decide(parts, intake, parts.fleet.serving(intake.model), self._record)
+        self._record.decide_s = time.perf_counter() - began
+        if plan is not None:
+            self._record.model = intake.model if intake.model in plan.answering.facts.models else "other"
+        return plan
 
     def _learn(self, intake: Intake, plan: Plan, usage: Usage | None) -> None:
         if usage is None:
@@ -141,14 +143,14 @@ class Generation:
                     await self._send(rejected.answer)
                     return plan, None
                 except LegFault as failure:
-                    following = await self._retries.after(plan, failure, lease_runs=self._handover_unused)
+                    following = await self._retries.after(plan, failure, lease_runs=self._kv.unused)
                     if following is None:
                         await self._give_up(failure)
                         return plan, None
                     plan = following
         finally:
             self._retries.settle()
-            self._lease.drop()
+            self._kv.drop()
 
     async def _give_up(self, failure: LegFault) -> None:
         if failure.answer is not None:
@@ -165,22 +167,11 @@ class Generation:
     async def _carry_out(self, plan: Plan) -> Learned | None:
         seat = Seat(plan.answering, self._prompt_tokens)
         try:
-            if plan.prefill is None:
-                self._lease.drop()
-                self._prefilled = None
-            elif self._prefilled is None or not self._handover_unused or self._lease.stale:
-                self._lease.drop()
-                leg = self._prefill_leg()
-                self._prefilled = await leg.run(plan.prefill, plan)
-                self._lease.begin(plan.prefill, self._prefilled.handover)
-                self._ids = leg.ids
-                self._prefilled_by, self._handover_unused = plan.prefill.url, True
-            else:
-                self._record.prefill = self._prefilled_by
-            return await self._answer(seat, self._prefilled)
+            await self._kv.prepare(plan, self._prefill_leg)
+            return await self._answer(seat)
         finally:
             seat.leave_unless_kept()
-            self._parts.room.freed()
+            self._parts.admission.freed()
 
     def _prefill_leg(self) -> PrefillLeg:
         return PrefillLeg(
@@ -193,54 +184,52 @@ class Generation:
             self._prompt_tokens,
         )
 
-    async def _answer(self, seat: Seat, prefilled: PrefillAnswer | None) -> Learned | None:
-        pod = seat.pod
+    async def _answer(self, seat: Seat) -> Learned | None:
+        pod, prefilled = seat.pod, self._kv.prefilled
         asks = self._endpoint.dialect.asks_usage
         ask_usage = asks and (self._one_choice or pod.url in self._parts.fingerprints)
         fields = self._fields
-        if prefilled is not None and self._ids is not None:
-            fields = on_ids(self._endpoint.api, fields, self._ids)
+        if prefilled is not None and self._kv.ids is not None:
+            fields = on_ids(self._endpoint.api, fields, self._kv.ids)
         if self._places.wants_report(pod):
             fields = legs.with_report(fields)
         body = legs.decode_body(fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
         sent_at = time.monotonic()
-        opening = asyncio.ensure_future(self._open(pod, body, prefilled))
+        opening = asyncio.ensure_future(self._kv.beside(self._open(pod, body)))
         opened: OpenStream | Finished | None = None
         try:
             opened = await asyncio.shield(opening)
-            self._handover_unused = False
-            self._lease.taken()
+            self._kv.taken()
             self._parts.praise(pod, begun=True)
             self._retries.settle()
             if isinstance(opened, Finished):
-                return await self._deliver(pod, opened, prefilled)
-            return await self._relay(pod, opened, prefilled)
+                return await self._deliver(pod, opened, self._kv.prefilled)
+            return await self._relay(pod, opened, self._kv.prefilled)
         except LegFault as failure:
-            self._handover_unused = prefilled is not None and not failure.fault.reached
-            self._lease.failed(failure.fault)
+            self._kv.failed(failure)
             raise
         except PodRejected:
-            self._lease.rejected(pod)
+            self._kv.rejected(pod)
             raise
         finally:
             if opened is None and not opening.done():
                 seat.kept = True
                 grace_s = self._parts.settings.timeouts.handover_grace_s - (time.monotonic() - sent_at)
-                done = self._parts.let_go_done(self._lease.passed_on())
+                done = self._parts.let_go_done(self._kv.passed_on())
                 self._parts.background(let_go(seat, opening, grace_s if prefilled is not None else 0.0, done))
             else:
                 close_opened(opening)
 
-    async def _open(self, pod: Pod, body: bytes, prefilled: PrefillAnswer | None) -> OpenStream | Finished:
+    async def _open(self, pod: Pod, body: bytes) -> OpenStream | Finished:
         """Send the answering leg and wait until the pod has said something that may go to the client."""
         timeouts = self._parts.settings.timeouts
-        limit_s = timeouts.first_byte_s if self._record.stream else timeouts.unstreamed_s
+        limit_s = (timeouts.first_byte_s if self._record.stream else timeouts.unstreamed_s) + self._kv.extra_s
         answer: PodAnswer | None = None
         opened: OpenStream | Finished | None = None
         try:
             answer = await self._call(pod, body, limit_s)
             if answer.status == 200 and answer.content_type == "text/event-stream":
-                opened = await open_stream(answer, self._tap(pod, prefilled), timeouts.first_byte_s)
+                opened = await open_stream(answer, self._tap(pod), timeouts.first_byte_s)
             else:
                 opened = Finished(answer.status, answer.headers, await answer.read(limit_s))
         except PodFault as fault:
@@ -259,7 +248,8 @@ class Generation:
             raise LegFault(Leg.ANSWER, PodFault("error_event", opened.tap.error), bad)
         return opened
 
-    def _tap(self, pod: Pod, prefilled: PrefillAnswer | None) -> Tap:
+    def _tap(self, pod: Pod) -> Tap:
+        prefilled = self._kv.prefilled
         fingerprint = self._parts.fingerprints.get(pod.url)
         return self._endpoint.dialect.tap(self._fields, prefilled.details if prefilled else None, fingerprint)
 
@@ -310,6 +300,7 @@ class Generation:
         self._parts.praise(pod)
         if record.output_tokens and record.output_tokens > 1:
             record.tpot_s = (end.last_byte_at - stream.first_byte_at) / (record.output_tokens - 1)
+        record.gaps, record.gaps_s = end.gaps, end.last_byte_at - stream.first_byte_at
         record.outcome = Outcome.OK
         if tap.offer is not None:
             refuse_offer(self._parts, pod, self._incoming, self._record, tap.offer)
@@ -332,7 +323,9 @@ class Generation:
                 self._parts.observer.fault("prompt_mismatch", record.answering, record.request_id, detail)
 
     async def _call(self, pod: Pod, body: bytes, timeout_s: float) -> PodAnswer:
-        headers = names.to_pod(self._incoming.header_items(), self._record.request_id, self._session_id, self._rank)
+        request_id = self._record.request_id + self._kv.mark
+        items, priority = self._incoming.header_items(), self._record.priority
+        headers = names.to_pod(items, request_id, self._session_id, self._rank, priority)
         return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)
 
     async def _send(self, answer: Finished) -> None:
@@ -352,6 +345,7 @@ class Generation:
     def _note_plan(self, plan: Plan, attempt: int) -> None:
         record = self._record
         record.route, record.reason, record.attempts = plan.route, plan.reason, attempt
+        record.note_decision(plan)
         record.prefill = plan.prefill.url if plan.prefill else None
         record.answering = plan.answering.url
         self._rank = plan.rank

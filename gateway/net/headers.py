@@ -27,6 +27,8 @@ HOP_BY_HOP = frozenset(
 REQUEST_ID = "X-Request-Id"
 SESSION_ID = "X-Session-ID"
 DATA_PARALLEL_RANK = "X-data-parallel-rank"
+PRIORITY = "X-Vllm-Priority"
+CLASS = "X-PPD-Class"
 WEIGHTS = "X-PPD-Weights"
 ROUTE = "X-PPD-Route"
 REASON = "X-PPD-Reason"
@@ -41,6 +43,7 @@ _NOT_TO_PODS = HOP_BY_HOP | {
     "x-session-id",
     "x-data-parallel-rank",
     "x-ppd-weights",
+    "x-ppd-class",
     "x-ppd-route",
     "x-ppd-reason",
 }
@@ -53,6 +56,7 @@ _NOT_TO_CLIENTS = HOP_BY_HOP | {
     "x-ppd-route",
     "x-ppd-reason",
 }
+_OF_THE_CONNECTION = HOP_BY_HOP | {"host", "content-length", "expect"}
 CREDENTIALS = frozenset({"authorization", "x-api-key"})
 """Where OpenAI's and Anthropic's clients put their key."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -63,17 +67,34 @@ def request_id_of(sent: str | None) -> str:
     return sent if sent and _SANE_ID.fullmatch(sent) else os.urandom(16).hex()
 
 
-def to_pod(items: Headers, request_id: str, session_id: str | None, rank: int | None = None) -> list[tuple[str, str]]:
+def to_pod(
+    items: Headers, request_id: str, session_id: str | None, rank: int | None = None, priority: int | None = None
+) -> list[tuple[str, str]]:
     """The headers of a leg: the client's own, less those that end here, plus the ids of request and conversation.
 
-    rank: the DP rank that is to take it, where one holds the conversation.
+    rank: the DP rank that is to take it, where one holds the conversation. priority: for pods that schedule by it.
     """
     ours = [(REQUEST_ID, request_id), ("Accept-Encoding", "identity")]
     if session_id is not None:
         ours.append((SESSION_ID, session_id))
     if rank is not None:
         ours.append((DATA_PARALLEL_RANK, str(rank)))
+    if priority is not None:
+        ours.append((PRIORITY, str(priority)))
     return [*_without(items, _NOT_TO_PODS), *ours]
+
+
+def to_outside(items: Headers, request_id: str) -> list[tuple[str, str]]:
+    """The headers of a request to the operator's own proxy: the client's own, and an id if it gave none."""
+    kept = _without(items, _OF_THE_CONNECTION)
+    if not any(name.lower() == "x-request-id" for name, _ in kept):
+        kept.append((REQUEST_ID, request_id))
+    return kept
+
+
+def from_outside(items: Headers) -> list[tuple[str, str]]:
+    """The headers of that proxy's answer, as they came."""
+    return _without(items, _OF_THE_CONNECTION)
 
 
 def signed(items: Headers, key: str) -> list[tuple[str, str]]:

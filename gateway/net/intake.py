@@ -16,12 +16,14 @@ from gateway.core.conversations import Recognition, key_of_id
 from gateway.core.decide import Request
 from gateway.core.estimates import prompt_tokens
 from gateway.core.links import link_key
+from gateway.core.tenants import Tenant
 from gateway.core.weights import Weights, parse_weights
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.keys import key_of, others_exist, tenant_of
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
+from gateway.net.tenancy import check_model
 from gateway.wire import legs
 from gateway.wire.contract import Api, whole_reason
 from gateway.wire.endpoints import Endpoint
@@ -41,6 +43,7 @@ class Intake:
     tenant: who asks, as a hash.
     named: the client gave its conversation an id.
     roots: under which the id of its answer can be found again: with model and salt, and by who asks alone.
+    asker: the tenant as the tenants file has it, None where there is none.
     """
 
     fields: Fields
@@ -52,6 +55,7 @@ class Intake:
     request: Request
     named: bool
     roots: tuple[bytes, bytes]
+    asker: Tenant | None = None
 
     @property
     def session_id(self) -> str:
@@ -60,17 +64,21 @@ class Intake:
 
 
 async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: RequestRecord) -> Intake:
-    """Read and recognise a request. Raises BadRequestError, BodyTooLargeError."""
+    """Read and recognise a request. Raises BadRequestError, BodyTooLargeError, UnknownModelError."""
     clean = legs.without_handover(parse(incoming.body))
     if clean.removed:
         parts.observer.fault("client_handover", None, record.request_id, f"dropped {', '.join(clean.removed)}")
     fields, now_s = clean.fields, time.monotonic()
     model = string_of(fields, "model") or ""
     credential = tenant_of(incoming)
-    weights = _weights(parts, incoming)
+    asker = None if parts.tenancy is None else parts.tenancy.of(incoming)
+    if asker is not None:
+        check_model(asker, model)
+    weights = _weights(parts, incoming, asker)
     if not parts.settings.allow_client_priority:
         fields.pop("priority", None)
-    if parts.settings.isolate_tenants:
+    isolated = parts.settings.isolate_tenants if asker is None or asker.isolate is None else asker.isolate
+    if isolated:
         fields = legs.isolated(fields, credential)
     root = root_of(credential, model, string_of(fields, "cache_salt") or "")
     chain = _chain(root, endpoint.read_prompt(fields))
@@ -97,10 +105,12 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         min_resident_share=parts.settings.min_resident_share,
         readback=parts.settings.readback and has_only_text(endpoint.api, fields),
         only=only,
+        decode_max_tokens=parts.settings.admission.decode_tokens,
     )
     record.stream = legs.wants_stream(fields)
     record.turn, record.kind = recognition.turn, recognition.kind
     record.conversation = recognition.conversation.key.hex()
+    record.estimated_tokens = request.prompt_tokens
     return Intake(
         legs.without_session(fields),
         model,
@@ -111,6 +121,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         request,
         named=explicit_id is not None,
         roots=(root, tenant),
+        asker=asker,
     )
 
 
@@ -142,7 +153,8 @@ def _chain(root: bytes, prompt: Prompt) -> Chain | None:
     return None
 
 
-def _weights(parts: Parts, incoming: Incoming) -> Weights:
+def _weights(parts: Parts, incoming: Incoming, asker: Tenant | None) -> Weights:
+    """The client's own as it says them; else those set for it, as the targets move them."""
     settings = parts.settings.weights
     asked = incoming.headers.get(names.WEIGHTS)
     if asked is not None and settings.allow_request:
@@ -150,12 +162,16 @@ def _weights(parts: Parts, incoming: Incoming) -> Weights:
             return parse_weights(asked)
         except ValueError as error:
             raise BadRequestError(f"{names.WEIGHTS}: {error}.", param=names.WEIGHTS) from None
+    found = settings.default
     if settings.tenants:
         caller, tenants = incoming.caller, settings.tenants
         if caller is None:
-            return tenants.get(hashlib.sha256((key_of(incoming) or "").encode()).hexdigest(), settings.default)
-        return tenants.get(caller.tenant) or tenants.get(caller.key_hash) or settings.default
-    return settings.default
+            found = tenants.get(hashlib.sha256((key_of(incoming) or "").encode()).hexdigest(), settings.default)
+        else:
+            found = tenants.get(caller.tenant) or tenants.get(caller.key_hash) or settings.default
+    if asker is not None and asker.weights is not None and found is settings.default:
+        found = asker.weights
+    return found if parts.slo is None else parts.slo.shifted(found)
 
 
 def _output_tokens(parts: Parts, recognition: Recognition, tenant: bytes, fields: Fields) -> int:

@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.core.breakers import BreakerState
 from gateway.core.budget import RetryBudget
+from gateway.core.canary import Canary
 from gateway.core.conversations import ConversationStore
 from gateway.core.estimates import BytesPerToken
 from gateway.core.handovers import Handovers, Waiting
@@ -23,13 +24,17 @@ from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Policy
 from gateway.core.rates import RequestRate
 from gateway.core.residency import Residency
+from gateway.net.admission import Admission
+from gateway.net.origins import Origins
 from gateway.net.records import Observer
-from gateway.net.room import Room
 from gateway.net.settings import GatewaySettings
 from gateway.net.upstream import PodClient, PodFault
 
 if TYPE_CHECKING:
+    from gateway.core.slo import SloController
+    from gateway.net.outside import OutsideProxy
     from gateway.net.shared import SharedState
+    from gateway.net.tenancy import Tenancy
 
 
 @dataclass
@@ -45,8 +50,11 @@ class Parts:
     shared: what other gateways know, where there are any.
     suspects: pods whose health is to be looked at now rather than at the next interval.
     budget: how many requests may be tried again.
-    handovers: whose KV waits on which prefill pod. room: who waits for a place at a decode pod.
+    handovers: whose KV waits on which prefill pod. admission: who may come in, and who waits.
+    tenancy: tenants and their quotas, where a file names them. slo: moves the weights, where there are targets.
+    origins: how each prefill pod hands over.
     outliers: which pods are far from their peers.
+    canary: which conversations the policy routes. outside: the operator's own proxy, where the others go there.
     """
 
     fleet: Fleet
@@ -70,12 +78,24 @@ class Parts:
     budget: RetryBudget = field(default_factory=RetryBudget)
     handovers: Handovers = field(default_factory=Handovers)
     outliers: Outliers = field(default_factory=Outliers)
-    room: Room = field(default_factory=Room)
+    admission: Admission = field(init=False)
+    tenancy: Tenancy | None = None
+    slo: SloController | None = None
+    origins: Origins = field(default_factory=Origins)
+    canary: Canary = field(default_factory=Canary)
+    outside: OutsideProxy | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.handovers = Handovers(self.settings.lease_s)
+        self.admission = Admission(self.settings.admission)
+        self.origins = Origins(self.settings.handover, self.settings.mooncake_bootstraps)
+        self.fleet.pairs.enough = self.settings.pairs.enough
         self.store.on_forget = self.residency.forget
+
+    def has(self, pod: Pod) -> bool:
+        """False once a pod was removed; what requests still learn of it then is of no use to anybody."""
+        return self.fleet.get(pod.url) is pod
 
     def notice(self, pod: Pod, fault: PodFault) -> None:
         """A request met a fault: a pod whose port is closed is down at once, any other is probed at once."""
@@ -85,11 +105,15 @@ class Parts:
 
     def suspect(self, pod: Pod) -> None:
         """Have a pod looked at now."""
+        if not self.has(pod):
+            return
         self.suspects.add(pod.url)
         self.suspicion.set()
 
     def lost(self, pod: Pod, detail: str) -> None:
         """Nothing listens on a pod's port: it is down. Whether its process is gone shows when it is back."""
+        if not self.has(pod):
+            return
         self.losses[pod.url] += 1
         if pod.up:
             self.fleet.set_up(pod, False)
@@ -97,13 +121,15 @@ class Parts:
 
     def blame(self, pod: Pod, word: str) -> None:
         """A pod failed a request; too often in a row, and it gets none for a while."""
+        if not self.has(pod):
+            return
         self.outliers.ended(pod, True, time.monotonic())
         if pod.breaker.failed(self.settings.breaker, time.monotonic(), random.random()):
             self._breaker_changed(pod, f"{pod.breaker.failures} failures in a row, the last: {word}")
 
     def praise(self, pod: Pod, *, begun: bool = False) -> None:
         """A pod answered a request. begun: so far only its first word, which says enough where one request tries."""
-        if begun and pod.breaker.state is BreakerState.CLOSED:
+        if (begun and pod.breaker.state is BreakerState.CLOSED) or not self.has(pod):
             return
         if not begun:
             self.outliers.ended(pod, False, time.monotonic())
@@ -131,6 +157,7 @@ class Parts:
             self._breaker_changed(pod, "the pod came up")
         self.fleet.set_up(pod, True)
         self.observer.pod_changed(pod.url, pod.role, True, detail)
+        self.admission.freed()
 
     def _breaker_changed(self, pod: Pod, detail: str) -> None:
         self.fleet.note_breaker(pod)
@@ -140,6 +167,9 @@ class Parts:
         """A pod's process was replaced, and its KV went with it."""
         pod.replaced()
         self.handovers.forget(pod.url)
+        self.origins.forget(pod.url)
+        if self.settings.pairs.probe:
+            self.fleet.hold_pairs(pod)
         self.outliers.forget(pod)
         if pod.breaker.reset():
             self._breaker_changed(pod, "the pod was restarted")
@@ -148,9 +178,20 @@ class Parts:
         self.engines.pop(pod.url, None)
         self.observer.pod_restarted(pod.url, pod.role, detail)
 
+    def gone(self, pod: Pod) -> None:
+        """Forget a pod that has left the fleet, so that nothing of it stays."""
+        self.residency.drop(pod)
+        self.handovers.drop(pod.url)
+        self.origins.forget(pod.url)
+        self.outliers.forget(pod)
+        for known in (self.fingerprints, self.engines, self.losses, self.explained):
+            known.pop(pod.url, None)
+        for names in (self.renders_nothing, self.suspects):
+            names.discard(pod.url)
+
     def met_engine(self, pod: Pod, engine: bytes | None) -> None:
         """An answer named the pod's KV engine; another one than before is another process."""
-        if engine is None:
+        if engine is None or not self.has(pod):
             return
         known = self.engines.get(pod.url)
         if known is not None and known != engine:
@@ -164,7 +205,7 @@ class Parts:
         def done() -> None:
             if waiting is not None:
                 self.handovers.over(waiting)
-            self.room.freed()
+            self.admission.freed()
 
         return done
 

@@ -46,7 +46,10 @@ class PlaceNotes:
         """
         record = self._record
         if plan.prefill is None:
+            record.avoided_tokens = max(0, usage.prompt_tokens - usage.cached_tokens)
             record.residency = self._compare(plan.answering, shared_tokens, usage, usage.cached_tokens)
+        else:
+            record.moved_tokens = usage.prompt_tokens - self._was_on(plan.answering, shared_tokens, usage.prompt_tokens)
         prefill = self._parts.fleet.get(record.prefill)
         if prefill is not None:
             if record.readback_tokens is None:
@@ -54,6 +57,14 @@ class PlaceNotes:
                 record.prefill_residency = self._compare(prefill, shared_tokens, usage, cached)
             self._parts.residency.used(prefill, self.key, usage.prompt_tokens)
         self._parts.residency.used(plan.answering, self.key, usage.prompt_tokens + usage.output_tokens)
+
+    def _was_on(self, pod: Pod, shared_tokens: int, prompt_tokens: int) -> int:
+        """Tokens of this prompt that a pod was expected to have, so that it had not to fetch them."""
+        expected = self._expected.get(pod.url)
+        if expected is None:
+            return 0
+        tokens = expected.ledger if expected.events is None else expected.events
+        return min(tokens, shared_tokens, prompt_tokens)
 
     def _compare(self, pod: Pod, shared_tokens: int, usage: Usage, cached: int | None) -> Mapping[Source, Verdict]:
         expected = self._expected.get(pod.url)

@@ -22,6 +22,9 @@ STARTED = b"process_start_time_seconds"
 WORK = (b"vllm:prompt_tokens_total", b"vllm:generation_tokens_total", b"vllm:request_success_total")
 """Counters that begin at 0 in a new process and are never reset in an old one."""
 
+FETCHED = (b"vllm:nixl_bytes_transferred_sum", b"vllm:external_prefix_cache_hits_total")
+"""KV read from other pods, as bytes and as tokens (vLLM `nixl/stats.py`, `v1/metrics/loggers.py`)."""
+
 _LABEL = {name: re.compile(rb'[{,]%s="([^"]*)"' % name) for name in (b"block_size", b"num_gpu_blocks")}
 _CACHING = re.compile(rb'[{,]enable_prefix_caching="(True|False)"')
 
@@ -49,6 +52,7 @@ def read_metrics(page: bytes, now: float) -> PodFacts:
     caching = {found[1] == b"True" for labels in config if (found := _CACHING.search(labels))}
     started = next((value for _, value in _samples(page, STARTED)), b"")
     work = [[_number(value) for _, value in _samples(page, name)] for name in WORK]
+    fetched = [sum(_number(value) for _, value in _samples(page, name)) for name in FETCHED]
     return PodFacts(
         block_size=max((_label(labels, b"block_size") for labels in config), default=0),
         num_blocks=sum(_label(labels, b"num_gpu_blocks") for labels in config),
@@ -58,6 +62,8 @@ def read_metrics(page: bytes, now: float) -> PodFacts:
         kv_usage=max((_number(value) for _, value in _samples(page, b"vllm:kv_cache_usage_perc")), default=0.0),
         instance=started.decode("ascii", "replace"),
         work=tuple(sum(values) for values in work) if all(work) else (),
+        fetched_bytes=fetched[0],
+        fetched_tokens=fetched[1],
         seen_at=now,
     )
 

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.core.decide import Plan
+from gateway.core.reasons import ReasonClass
 from gateway.core.residency import Source, Verdict
+
+GAP_BOUNDS_S: tuple[float, ...] = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06)
+GAP_BOUNDS_S += (0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 10.0)
+"""Upper bounds of the buckets in which a stream's gaps are counted; one more bucket is above the last."""
 
 
 class Outcome(enum.StrEnum):
@@ -27,6 +33,13 @@ class Outcome(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
+class Arm(enum.StrEnum):
+    """Which side of a canary a request is on. CANARY: routed by the policy. BASELINE: as the plain PD proxy would."""
+
+    CANARY = "canary"
+    BASELINE = "baseline"
+
+
 @dataclass(slots=True)
 class RequestRecord:
     """One request. Times in seconds, tokens as the pods counted them; None where it never came to that.
@@ -35,6 +48,17 @@ class RequestRecord:
     pod that was to use them, when the request was planned. residency: how good that was, by source
     (`events`, `ledger`), on the answering pod; prefill_residency: on P. ids_s,
     recall_s: tokenising the prompt, and the holder's answer to the recall.
+    estimated_tokens: of the prompt, when it was planned. shadow_route, shadow_reason: what the policy would have done,
+    where it decides in shadow.
+
+    model: as asked for, "other" where the answering pod does not name it. reason_class, score, decide_s: what decided,
+    the policy's S if it has one, and how long that took. forecast_ttft_s, forecast_tpot_s: what the table expects of
+    the route taken. gaps: how many waits between two reads of the pod's stream fell into which bucket of GAP_BOUNDS_S;
+    gaps_s: their sum. moved_tokens: whose KV D fetched from P; avoided_tokens: whose KV the answering pod computed
+    itself, so that nothing had to be fetched.
+
+    service: the request's class, None where classes mean nothing. queued_s: how long it waited to be let in. refused:
+    why it was not. priority: as pods get it.
     """
 
     request_id: str
@@ -66,6 +90,34 @@ class RequestRecord:
     ttft_s: float | None = None
     tpot_s: float | None = None
     total_s: float = 0.0
+    arm: str = Arm.CANARY
+    estimated_tokens: int | None = None
+    shadow_route: str | None = None
+    shadow_reason: str | None = None
+    model: str | None = None
+    reason_class: ReasonClass | None = None
+    score: float | None = None
+    decide_s: float | None = None
+    forecast_ttft_s: float | None = None
+    forecast_tpot_s: float | None = None
+    gaps: list[int] | None = None
+    gaps_s: float = 0.0
+    moved_tokens: int | None = None
+    avoided_tokens: int | None = None
+    service: str | None = None
+    queued_s: float = 0.0
+    refused: str | None = None
+    priority: int | None = None
+
+    def note_decision(self, plan: Plan) -> None:
+        """What decided, and what the table expects of it, unless the plan is another than the policy chose."""
+        choice = plan.choice
+        self.reason_class = plan.reason_class
+        self.forecast_ttft_s = self.forecast_tpot_s = None
+        if choice is not None:
+            self.score = self.score if choice.score is None else choice.score
+            if plan.route is choice.route and plan.reason_class is choice.reason_class:
+                self.forecast_ttft_s, self.forecast_tpot_s = choice.ttft_s or None, choice.tpot_s or None
 
 
 class Observer(Protocol):
@@ -95,8 +147,17 @@ class Observer(Protocol):
         outcome: one word of `selftest.Proof`; direct: whether later turns may go straight to the pod.
         """
 
+    def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
+        """A hand-over between two pods was tried, of which one was restarted."""
+
     def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
         """A pod's breaker is now closed, open or half_open."""
+
+    def pod_added(self, pod: str, role: str, source: str) -> None:
+        """A pod joined the fleet while the gateway runs. source: who named it (see `net.roster`)."""
+
+    def pod_removed(self, pod: str, role: str, detail: str) -> None:
+        """A pod has left the fleet: nothing of it is to be kept. detail: how it went."""
 
 
 class IdleObserver:
@@ -120,5 +181,14 @@ class IdleObserver:
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
         return
 
+    def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
+        return
+
     def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
+        return
+
+    def pod_added(self, pod: str, role: str, source: str) -> None:
+        return
+
+    def pod_removed(self, pod: str, role: str, detail: str) -> None:
         return

@@ -94,6 +94,13 @@ class RedisLink:
                 pipeline.expire(self.key(block), ttl)
         await self._execute(pipeline)
 
+    async def run(self, script: str, keys: Sequence[bytes], numbers: Sequence[float]) -> Any:
+        """Run a script on some keys. Raises LinkError."""
+        try:
+            return await cast(Any, self._client).eval(script, len(keys), *map(self.key, keys), *numbers)
+        except (RedisError, OSError) as error:
+            raise LinkError(_why(error)) from None
+
     async def exchange_rate(self, own: float, every_s: float) -> list[float]:
         """Tell the other gateways this one's rate, and get theirs. Raises LinkError."""
         members, mine = self.key(b"gateways"), self.key(b"rate:" + self._name.encode())

@@ -7,9 +7,11 @@ back after it. A stream that breaks ends with an error event; it is never contin
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
 
 from gateway.net.exchange import Headers, Outgoing
+from gateway.net.records import GAP_BOUNDS_S
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire.dialects import Tap
 
@@ -56,23 +58,31 @@ async def open_stream(answer: PodAnswer, tap: Tap, first_byte_s: float) -> OpenS
 
 @dataclass(slots=True)
 class StreamEnd:
-    """How a relayed stream ended: `fault` is None when the pod closed it well; last_byte_at in monotonic seconds."""
+    """How a relayed stream ended: `fault` is None when the pod closed it well; last_byte_at in monotonic seconds.
+
+    gaps: waits between two reads, counted by GAP_BOUNDS_S. Tokens that came together are one read.
+    """
 
     fault: PodFault | None
     last_byte_at: float
+    gaps: list[int] = field(default_factory=lambda: [0] * (len(GAP_BOUNDS_S) + 1))
 
 
 async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers, token_gap_s: float) -> StreamEnd:
     """Send the opening and everything after it. Raises ClientGoneError; the caller closes the pod's answer."""
     tap, answer = stream.tap, stream.answer
     end = StreamEnd(None, stream.first_byte_at)
+    gaps, clock, last_at = end.gaps, time.monotonic, stream.first_byte_at
     outgoing.start(answer.status, headers)
     if stream.opening:
         outgoing.write(stream.opening)
 
     def pass_on(data: bytes) -> None:
+        nonlocal last_at
         if not tap.done:
-            end.last_byte_at = time.monotonic()
+            now = clock()
+            gaps[bisect_left(GAP_BOUNDS_S, now - last_at)] += 1
+            last_at = now
         if out := tap.feed(data):
             outgoing.write(out)
 
@@ -83,6 +93,7 @@ async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers,
         except PodFault as fault:
             end.fault = fault
         finally:
+            end.last_byte_at = last_at
             outgoing.pace(None)
     if end.fault is None and not tap.done:
         end.fault = PodFault("reset", "the stream ended without its last word")

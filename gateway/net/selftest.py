@@ -146,7 +146,7 @@ class SelfTests:
 
     async def _test(self, pod: Pod, state: _State) -> None:
         try:
-            verdict = await self._ask(pod)
+            verdict = await self.ask(pod)
         except PodFault as fault:
             if fault.word != "status":
                 self._parts.notice(pod, fault)
@@ -174,7 +174,7 @@ class SelfTests:
         if changed and verdict.proof is not Proof.BUSY:
             self._parts.observer.pod_tested(pod.url, pod.role, verdict.proof, pod.direct, verdict.reason)
 
-    async def _ask(self, pod: Pod) -> Verdict:
+    async def ask(self, pod: Pod) -> Verdict:
         """Both requests. Raises PodFault."""
         facts = pod.facts
         if not facts.models:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gateway.core.admission.classes import ServiceClass
+from gateway.core.admission.desk import AdmissionRules
 from gateway.core.breakers import BreakerRules
 from gateway.core.weights import BALANCED, Weights
+from gateway.wire.handovers import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,26 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PairSettings:
+    """probe: prove a prefill and a decode pod with each other after either was restarted. enough: proofs of one
+    restarted pod that do for its other pairs. at_once: probes that may run together. timeout_s: of one probe.
+    """
+
+    probe: bool = True
+    enough: int = 8
+    at_once: int = 2
+    timeout_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSettings:
+    """default: the class of a request whose tenant has none. deadlines_s: per class, for a first token."""
+
+    default: ServiceClass = ServiceClass.STANDARD
+    deadlines_s: Mapping[ServiceClass, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSettings:
     """Whose weights count.
 
@@ -63,7 +86,8 @@ class GatewaySettings:
     """Everything net needs besides the pods and the policy.
 
     selftest: prove that decode and replica pods keep KV before relying on it. direct_without_proof: rely on a pod
-    that does not tell how much it kept.
+    that does not tell how much it kept. handover: how KV gets from P to D; mooncake_bootstraps: per prefill pod the
+    address of its bootstrap server.
     """
 
     max_body_bytes: int = 32 * 1024 * 1024
@@ -80,6 +104,10 @@ class GatewaySettings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     health: HealthSettings = field(default_factory=HealthSettings)
     breaker: BreakerRules = field(default_factory=BreakerRules)
+    pairs: PairSettings = field(default_factory=PairSettings)
     retry_timed_out_prefill: bool = False
     lease_s: float = 30.0
-    queue_s: float = 0.0
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
+    classes: ClassSettings = field(default_factory=ClassSettings)
+    handover: Way = Way.AUTO
+    mooncake_bootstraps: Mapping[str, str] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class SharedState:
 
     counts: by (op, result), as the metric has them. report: told True and False when the server is there again or
     not any more, with the reason.
-    others_rate: requests per second at the other gateways, 0 while they are not heard of.
+    others_rate: requests per second at the other gateways, 0 while they are not heard of. link: the connection.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class SharedState:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.others_rate = 0.0
         self.breaker = Breaker(report)
+        self.link = link
         self._link = link
         self._memory = memory
         self._own_rate = own_rate

@@ -6,6 +6,7 @@ fit behind the key's name.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,16 @@ def share(value: Any) -> float:
     return found
 
 
+def between(low: float, high: float) -> Check:
+    def check(value: Any) -> float:
+        found = _float(value, "a number")
+        if not low <= found <= high:
+            raise ValueError(f"must be between {low:g} and {high:g}")
+        return found
+
+    return check
+
+
 def event_endpoint(value: Any) -> tuple[str, str, str | None]:
     """`http://pod:8000=tcp://host:5557|tcp://host:5558` as (pod, endpoint, replay endpoint or None)."""
     pod, equals, rest = text(value).partition("=")
@@ -86,6 +97,14 @@ def event_endpoint(value: Any) -> tuple[str, str, str | None]:
             "is written http://pod:8000=tcp://host:5557 or http://pod:8000=tcp://host:5557|tcp://host:5558"
         )
     return url(pod), endpoint, replay or None
+
+
+def bootstrap_endpoint(value: Any) -> tuple[str, str]:
+    """`http://pod:8000=http://host:8998` as (pod, endpoint)."""
+    pod, equals, endpoint = text(value).partition("=")
+    if not equals:
+        raise ValueError("is written http://pod:8000=http://host:8998")
+    return url(pod), url(endpoint)
 
 
 def weights(value: Any) -> str:
@@ -167,3 +186,52 @@ def _number(value: Any, kind: type[int] | type[float], what: str) -> int | float
     if isinstance(value, int) or (kind is float and isinstance(value, float)):
         return value
     raise ValueError(f"must be {what}")
+
+
+def pod(value: Any) -> str:
+    """A pod's URL, or a name behind which pods are: `dns+http://name:port`, `srv+http://_port._tcp.name`."""
+    kind, plus, rest = value.partition("+") if isinstance(value, str) else ("", "", "")
+    if not plus or kind not in ("dns", "srv"):
+        return url(value)
+    found = url(rest)
+    if kind == "srv" and urlsplit(rest).port is not None:
+        raise ValueError(f"{value!r} must have no port: SRV records say it")
+    if "[" in found or re.fullmatch(r"[\d.]+", urlsplit(found).hostname or ""):
+        raise ValueError(f"{value!r} must hold a name, not an address")
+    return f"{kind}+{found}"
+
+
+def nameserver(value: Any) -> str:
+    """`10.0.0.10` or `10.0.0.10:53`."""
+    server_of(text(value))
+    return str(value)
+
+
+def server_of(value: str) -> tuple[str, int]:
+    """An address and a port (53 where none is given). Raises ValueError."""
+    host, colon, port = value.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        host, port = value, "53"
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError("must be an address, with or without a port")
+    return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+
+
+def kube_namespace(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
+        raise ValueError("must be up to 63 lower-case letters, digits and -")
+    return value
+
+
+def label_name(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"([a-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", value):
+        raise ValueError(f"{value!r} is not a label's name")
+    return value
+
+
+def port_or_name(value: Any) -> str:
+    """A port's number, or the name that a container gives it."""
+    shown = str(value) if isinstance(value, int) and not isinstance(value, bool) else text(value)
+    if not re.fullmatch(r"[a-z0-9-]{1,63}", shown) or (shown.isdecimal() and not 0 < int(shown) < 65536):
+        raise ValueError("must be a port's number or name")
+    return shown

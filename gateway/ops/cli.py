@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
 from gateway.core.pods import Role
 from gateway.ops import keys, logs, workers
-from gateway.ops.config import load
+from gateway.ops.config import Config, load
+from gateway.ops.flags import add_flags, flags_of
 from gateway.ops.layers import ConfigError
 from gateway.ops.serve import serve
-from gateway.ops.settings import SETTINGS
 from gateway.ops.tables import open_checked
 from gateway.version import VERSION
 from lut.table import TableError
@@ -31,9 +31,9 @@ EXIT_BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser(serving=given[:1] == ["serve"]).parse_args(given)
-    options.given = given
     try:
+        options = _parser(given).parse_args(given)
+        options.given = given
         status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser(*, serving: bool = False) -> argparse.ArgumentParser:
-    """The command line. serving: only what a gateway needs, which spares it what the other commands load."""
+def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command line. A `given` that begins with serve gets only what a gateway needs, and loads nothing else."""
     parser = argparse.ArgumentParser(
         prog="ppd-gateway", description="A gateway for multi-turn chat in front of vLLM prefill and decode pods."
     )
@@ -54,19 +54,11 @@ def _parser(*, serving: bool = False) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     gate = commands.add_parser("serve", help="serve requests", allow_abbrev=False)
-    gate.add_argument("--config", type=Path, metavar="FILE", help="TOML file; flags and PPD_… variables win over it")
-    for setting in SETTINGS:
-        gate.add_argument(
-            setting.flag,
-            dest=setting.key,
-            action="append" if setting.repeatable else "store",
-            metavar=setting.metavar,
-            help=setting.help if setting.default in ((), None) else f"{setting.help} (default {setting.default})",
-        )
+    add_flags(gate)
     gate.add_argument("--worker", help=argparse.SUPPRESS)
     gate.add_argument("--worker-folder", type=Path, help=argparse.SUPPRESS)
     gate.set_defaults(run=_serve)
-    if serving:
+    if given[:1] == ["serve"]:
         return parser
 
     config = commands.add_parser("config", help="look at a configuration").add_subparsers(
@@ -75,33 +67,43 @@ def _parser(*, serving: bool = False) -> argparse.ArgumentParser:
     check = config.add_parser("check", help="say whether a file is fit to serve, without starting anything")
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
-    from gateway.ops import explain
+    from gateway.ops import canary_command, explain, extra_commands
+    from gateway.ops.doctor import command as doctor
     from gateway.ops.profile import command as profile
     from lut.cli import add_commands as add_lut
 
     explain.add_command(commands)
     profile.add_command(commands)
     keys.add_command(commands)
+    canary_command.add_command(commands)
+    doctor.add_command(commands)
     add_lut(commands)
+    extra_commands.add_commands(commands, given)
     return parser
 
 
 def _serve(options: argparse.Namespace) -> int:
-    flags: dict[str, Any] = {setting.key: getattr(options, setting.key) for setting in SETTINGS}
-    config = load(options.config, os.environ, flags)
+    flags = flags_of(options)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     seat = None if options.worker is None else workers.seat_of(options.worker, options.worker_folder)
-    access = logs.set_up(config.log_level, None if seat is None else seat.number)
+
+    def again() -> Config:
+        found = load(options.config, os.environ, flags)
+        return found if seat is None else workers.config_of(found, seat)
+
+    config = again()
+    access = logs.set_up(config.log_level, None if seat is None else seat.number, config.log_format)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             if seat is not None:
-                runner.run(serve(workers.config_of(config, seat), seat, access))
+                runner.run(serve(config, seat, access, again))
             elif config.workers > 1:
                 if config.policy == "ppd":
                     open_checked(config.table)
                 keys.check(config)
                 return runner.run(workers.supervise(config, options.given))
             else:
-                runner.run(serve(config, access=access))
+                runner.run(serve(config, access=access, again=again))
     except OSError as error:
         print(f"ppd-gateway: cannot listen on {config.host}:{config.port}: {error.strerror}", file=sys.stderr)
         return EXIT_ADDRESS
@@ -114,6 +116,8 @@ def _check(options: argparse.Namespace) -> int:
         open_checked(config.table)
     keys.check(config)
     counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
+    if config.discovery.any:
+        counts += f", more from {', '.join(config.discovery.described)}"
     print(f"{options.file}: ok (policy {config.policy}; pods: {counts})")
     for warning in config.warnings:
         print(f"{options.file}: warning: {warning}")

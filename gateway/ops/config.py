@@ -16,12 +16,22 @@ import lut
 from gateway.core.breakers import BreakerRules
 from gateway.core.keys import checked_key
 from gateway.core.pods import Role
+from gateway.core.slo import SloSettings
 from gateway.core.weights import Weights, parse_weights
+from gateway.net.connection import Limits
 from gateway.net.keys import is_loopback
-from gateway.net.settings import GatewaySettings, HealthSettings, Timeouts, WeightSettings
+from gateway.net.settings import GatewaySettings, HealthSettings, PairSettings, Timeouts, WeightSettings
+from gateway.ops.admission import classes_of, rules_of, slo_of, tenants_path
+from gateway.ops.control import AdminSettings, CanarySettings, admin_of, canary_of
+from gateway.ops.discovery.plan import DiscoveryPlan, discovers, discovery_of, is_name
 from gateway.ops.layers import ConfigError, checked, from_environment, from_file, from_flags
 from gateway.ops.settings import SETTINGS
 from gateway.ops.watch import read_by_others
+from gateway.wire.handovers import Way
+
+NIXL_LEASE_S = 30.0
+MOONCAKE_LEASE_S = 480.0
+"""How long vLLM's connectors keep blocks that nobody takes."""
 
 SIMULATED_TABLE = Path(lut.__file__).parent / "simulated-h100-llama3.1-8b"
 """The table set that comes with the gateway, measured on simulated pods."""
@@ -29,7 +39,7 @@ SIMULATED_TABLE = Path(lut.__file__).parent / "simulated-h100-llama3.1-8b"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A checked configuration."""
+    """A checked configuration. values: what it was made of, by the settings' keys."""
 
     pods: tuple[tuple[Role, str], ...]
     policy: str
@@ -39,7 +49,9 @@ class Config:
     host: str
     port: int
     log_level: str
-    shutdown_grace_s: float
+    log_format: str
+    drain_timeout_s: float
+    pod_drain_s: float
     max_conversations: int
     conversation_ttl_s: float
     state: str | None = field(repr=False)
@@ -49,6 +61,7 @@ class Config:
     state_interval_s: float
     workers: int
     api_keys: Path | None
+    tenants: Path | None
     tls: tuple[Path, Path] | None
     upstream_ca_file: Path | None
     upstream_tls: tuple[Path, Path] | None
@@ -56,7 +69,13 @@ class Config:
     upstream_api_key: str | None = field(repr=False)
     kv_events: bool
     kv_event_endpoints: tuple[tuple[str, str, str | None], ...]
+    limits: Limits
     net: GatewaySettings
+    admin: AdminSettings | None
+    canary: CanarySettings
+    slo: SloSettings
+    discovery: DiscoveryPlan
+    values: Mapping[str, Any] = field(repr=False)
 
     def count(self, role: Role) -> int:
         """How many pods of a role there are."""
@@ -66,7 +85,7 @@ class Config:
     def warnings(self) -> tuple[str, ...]:
         """What is allowed but hardly meant."""
         found = []
-        if self.count(Role.PREFILL) == 0:
+        if self.count(Role.PREFILL) == 0 and not self.discovery.any:
             found.append("no prefill pod: every turn runs whole on a decode or replica pod")
         if self.state_file is not None and not os.access(self.state_file.absolute().parent, os.W_OK | os.X_OK):
             found.append(f"state_file: nothing can be written in {self.state_file.absolute().parent}")
@@ -75,6 +94,7 @@ class Config:
             "upstream_api_key_file": self.upstream_api_key_file,
             "tls_key": self.tls and self.tls[1],
             "upstream_cert_key": self.upstream_tls and self.upstream_tls[1],
+            "admin.token_file": None if self.admin is None else self.admin.token_file,
         }
         for key, path in secrets.items():
             if path is not None and read_by_others(path):
@@ -91,7 +111,13 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
     layers = [*from_file(path), *from_environment(environment), *from_flags(flags)]
     for key, value, source in layers:
         values[key], sources[key] = checked(key, value, source), source
-    fallback = "the command line" if path is None else str(path)
+    return build(values, sources, "the command line" if path is None else str(path), environment)
+
+
+def build(
+    values: Mapping[str, Any], sources: Mapping[str, str], fallback: str, environment: Mapping[str, str]
+) -> Config:
+    """From values that were checked each by itself. sources: where each was set, else `fallback`. Raises ConfigError."""
     return Config(
         pods=_pods(values, sources, fallback),
         policy=values["policy"],
@@ -101,7 +127,9 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         host=values["host"],
         port=values["port"],
         log_level=values["log_level"],
-        shutdown_grace_s=values["shutdown_grace_s"],
+        log_format=values["log_format"],
+        drain_timeout_s=values["drain_timeout_s"],
+        pod_drain_s=values["pod_drain_s"],
         max_conversations=values["conversations.max"],
         conversation_ttl_s=values["conversations.ttl_s"],
         state=values["state"],
@@ -111,6 +139,7 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         state_interval_s=values["state_interval_s"],
         workers=_workers(values, sources, fallback),
         api_keys=_api_keys(values, sources, fallback),
+        tenants=tenants_path(values, sources, fallback),
         tls=_pair(values, sources, fallback, "tls_cert", "tls_key"),
         upstream_ca_file=None if values["upstream_ca_file"] is None else Path(values["upstream_ca_file"]),
         upstream_tls=_pair(values, sources, fallback, "upstream_cert", "upstream_cert_key"),
@@ -120,6 +149,7 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         upstream_api_key=_upstream_key(values, sources, fallback, environment),
         kv_events=values["kv_events"] == "auto",
         kv_event_endpoints=_endpoints(values, sources, fallback),
+        limits=Limits(max_body_bytes=values["max_body_bytes"], **_table(values, "limits")),
         net=GatewaySettings(
             max_body_bytes=values["max_body_bytes"],
             prefill_keep_fields=values["prefill_keep_fields"],
@@ -139,22 +169,31 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
             timeouts=Timeouts(**_table(values, "timeouts")),
             health=HealthSettings(**_table(values, "health")),
             breaker=BreakerRules(**_table(values, "breaker")),
+            pairs=PairSettings(**_table(values, "pairs")),
             retry_timed_out_prefill=values["retry_timed_out_prefill"],
-            lease_s=values["lease_s"],
-            queue_s=values["queue_s"] or 0.0,
+            lease_s=values["lease_s"] or (MOONCAKE_LEASE_S if values["handover"] == Way.MOONCAKE else NIXL_LEASE_S),
+            handover=_way(values, sources, fallback),
+            mooncake_bootstraps=_bootstraps(values, sources, fallback),
+            admission=rules_of(values, sources, fallback),
+            classes=classes_of(values),
         ),
+        admin=admin_of(values, sources, fallback),
+        canary=canary_of(values, sources, fallback),
+        slo=slo_of(values),
+        discovery=discovery_of(values, sources, fallback, environment),
+        values=values,
     )
 
 
 def _pods(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> tuple[tuple[Role, str], ...]:
-    pods = [(role, url) for role in Role for url in values[role.value]]
+    pods = [(role, url) for role in Role for url in values[role.value] if not is_name(url)]
     seen: dict[str, Role] = {}
     for role, url in pods:
         if url in seen:
             where = sources.get(role.value, fallback)
             raise ConfigError(f"{where}: {role}: {url} is already a {seen[url]} pod")
         seen[url] = role
-    if not values["decode"]:
+    if not values["decode"] and not discovers(values):
         raise ConfigError(f"{sources.get('decode', fallback)}: decode: at least one decode pod is needed")
     return tuple(pods)
 
@@ -164,10 +203,28 @@ def _endpoints(
 ) -> tuple[tuple[str, str, str | None], ...]:
     known = {url for role in Role for url in values[role.value]}
     for pod, _, _ in values["kv_event_endpoints"]:
-        if pod not in known:
+        if pod not in known and not discovers(values):
             where = sources.get("kv_event_endpoints", fallback)
             raise ConfigError(f"{where}: kv_event_endpoints: {pod} is none of the pods")
     return tuple(values["kv_event_endpoints"])
+
+
+def _way(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> Way:
+    way = Way(values["handover"])
+    if values["readback"] and way in (Way.NIXL_PUSH, Way.MOONCAKE):
+        raise ConfigError(f"{sources.get('readback', fallback)}: readback: pods with handover {way} cannot read back")
+    if values["mooncake_bootstraps"] and way is not Way.MOONCAKE:
+        where = sources.get("mooncake_bootstraps", fallback)
+        raise ConfigError(f"{where}: mooncake_bootstraps: only for handover = mooncake, not {way}")
+    return way
+
+
+def _bootstraps(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> dict[str, str]:
+    for pod, _ in values["mooncake_bootstraps"]:
+        if values[Role.PREFILL.value] and pod not in values[Role.PREFILL.value] and not discovers(values):
+            where = sources.get("mooncake_bootstraps", fallback)
+            raise ConfigError(f"{where}: mooncake_bootstraps: {pod} is none of the prefill pods")
+    return dict(values["mooncake_bootstraps"])
 
 
 def _workers(values: Mapping[str, Any], sources: Mapping[str, str], fallback: str) -> int:

@@ -16,6 +16,8 @@ from gateway.core.keys import TENANT, KeyFileError, KeyRing, checked_key, hash_o
 from gateway.net.keys import Door
 from gateway.net.upstream import PodClient
 from gateway.ops import tls
+from gateway.ops.admin.token import load_token
+from gateway.ops.admission import load_tenants
 from gateway.ops.config import Config
 from gateway.ops.layers import ConfigError
 from gateway.ops.watch import WatchedFiles, reason_of
@@ -35,7 +37,11 @@ def check(config: Config) -> None:
     """Whether all keys and certificates can be used. Raises ConfigError."""
     if config.api_keys is not None:
         load_keys(config.api_keys)
+    if config.tenants is not None:
+        load_tenants(config.tenants)
     load_upstream_key(config)
+    if config.admin is not None:
+        load_token(config.admin)
     tls.check(config)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from gateway.ops.settings import BY_KEY, SETTINGS
 
 _SERVICE_LINK = re.compile(r"PPD_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_(TCP|UDP).*)?)")
 """Variables that Kubernetes makes up for a Service called "ppd" or "ppd-…"; they are not ours."""
+
+
+RENAMED = {"shutdown_grace_s": "drain_timeout_s", "PPD_SHUTDOWN_GRACE_S": "PPD_DRAIN_TIMEOUT_S"}
 
 
 class ConfigError(Exception):
@@ -36,13 +39,23 @@ def from_file(path: Path | None) -> Layer:
         raise ConfigError(f"{path}: not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    tables = {setting.key.partition(".")[0] for setting in SETTINGS if "." in setting.key}
+    for name, value in _flat(document, {table for key in BY_KEY for table in _tables_of(key)}):
+        yield _known(name, str(path)), value, str(path)
+
+
+def _flat(document: Mapping[str, Any], tables: Set[str], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with dots, out of tables in tables."""
     for name, value in document.items():
-        if name in tables and isinstance(value, dict):
-            for inner, inner_value in value.items():
-                yield _known(f"{name}.{inner}", str(path)), inner_value, str(path)
+        if before + name in tables and isinstance(value, dict):
+            yield from _flat(value, tables, f"{before}{name}.")
         else:
-            yield _known(name, str(path)), value, str(path)
+            yield before + name, value
+
+
+def _tables_of(key: str) -> Iterator[str]:
+    while "." in key:
+        key = key.rpartition(".")[0]
+        yield key
 
 
 def from_environment(environment: Mapping[str, str]) -> Layer:
@@ -69,6 +82,8 @@ def _known(key: str, source: str) -> str:
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:
+    if name in RENAMED:
+        return f" (it is now called {RENAMED[name]})"
     close = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -10,17 +10,20 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.pods import Fleet, Pod, Role
+from gateway.core.pods import Pod, Role
 from gateway.net.exchange import Page
+from gateway.net.parts import Parts
 
 
-def pods_page(fleet: Fleet) -> Page:
+def pods_page(parts: Parts) -> Page:
     """The page, as JSON."""
-    return Page("application/json", msgspec.json.encode({"pods": [_shown(pod) for pod in fleet]}))
+    return Page("application/json", msgspec.json.encode({"pods": [_shown(pod, parts) for pod in parts.fleet]}))
 
 
-def _shown(pod: Pod) -> dict[str, Any]:
-    """`epoch` counts restarts. `direct` and `why` are null for a prefill pod."""
+def _shown(pod: Pod, parts: Parts) -> dict[str, Any]:
+    """`epoch` counts restarts. `direct` and `why` are null for a prefill pod, `handover` for the others and where it is
+    not known yet. `pairs_held`: the pods with which it is not to hand over, and why.
+    """
     facts = pod.facts
     serves = pod.role is not Role.PREFILL
     return {
@@ -36,6 +39,8 @@ def _shown(pod: Pod) -> dict[str, Any]:
         "load_tokens": pod.load_tokens,
         "direct": pod.direct if serves else None,
         "why": (pod.direct_off or pod.proof) if serves else None,
+        "handover": parts.origins.shown(pod),
+        "pairs_held": parts.fleet.pairs.held_of(pod.url),
         "facts": {
             "block_size": facts.block_size or None,
             "num_blocks": facts.num_blocks or None,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gateway.core.reasons import MEANINGS
 from gateway.ops.metrics import Metrics
+from gateway.ops.metrics.requests import MAX_MODELS
 from gateway.ops.settings import SETTINGS
 from gateway.wire import contract
 
@@ -46,17 +48,55 @@ def configuration() -> str:
 
 
 def metrics() -> str:
-    """docs/metrics.md: every metric with its labels."""
+    """docs/metrics.md: every metric with its labels, the buckets, the reason classes."""
+    found = Metrics()
     lines = [
         "# Metrics",
         "",
-        "Printed from `gateway/ops/metrics.py` by `make docs`; do not edit. Served at `/metrics`.",
+        "Printed from `gateway/ops/metrics` by `make docs`; do not edit. Served at `/metrics`; with `--workers` every "
+        "sample has the label `worker` (and `ppd_worker_up` says which workers answered).",
+        "",
+        "Dashboards and rules made of these are in [deploy/](../deploy/grafana/README.md), what to do when an alert "
+        "fires in [troubleshooting](troubleshooting.md).",
         "",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",
     ]
-    for name, kind, labels, meaning in Metrics().described():
-        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |")
+    for name, kind, labels, meaning in found.described():
+        words = meaning.replace("|", "\\|")
+        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {words} |")
+    lines += [
+        "",
+        "## Labels",
+        "",
+        "- `route`: `pd`, `local`, `readback`, `replica` as carried out in the end; `none` where it never came to one.",
+        "- `turn`: `1`, `2+`, or `none` for what is no conversation.",
+        "- `arm`: `canary` (routed by the policy) or `baseline` (as a plain proxy would); without a canary all is "
+        "`canary`.",
+        f"- `gen_ai_request_model`: names that the answering pod serves, {MAX_MODELS} at most; the rest is `other`.",
+        "- `pod`: its URL. A pod that leaves takes its series with it.",
+        "",
+        "No label holds a conversation, a user, a key or a request id.",
+        "",
+        "## Reason classes",
+        "",
+        "`reason` of `ppd_decisions_total`; the access line and `x-ppd-reason` have the whole sentence.",
+        "",
+        "| reason | what decided |",
+        "|---|---|",
+    ]
+    lines += [f"| `{reason.value}` | {meaning} |" for reason, meaning in MEANINGS.items()]
+    lines += ["", "## Buckets", "", "| histogram | upper bounds |", "|---|---|"]
+    for name, bounds in found.bounds().items():
+        lines.append(f"| `{name}` | {', '.join(f'{bound:g}' for bound in bounds)} |")
+    lines += [
+        "",
+        "The bounds that OpenTelemetry recommends for `gen_ai.server.request.duration`, `.time_to_first_token` and "
+        "`.time_per_output_token` are all among them. Names are what OpenTelemetry's translation to Prometheus makes "
+        "of its own; the attributes become the labels `gen_ai_operation_name`, `gen_ai_provider_name` (`vllm`), "
+        "`gen_ai_request_model` and `error_type`. `gen_ai.client.token.usage` is the client's to report; "
+        "`ppd_request_tokens` has its bounds.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -37,6 +37,12 @@ AT_RUN_TIME = frozenset(
         "prefill_keep_fields",
         "retry_timed_out_prefill",
         "queue_s",
+        "default_class",
+        "admission.max_tokens",
+        "admission.prefill_tokens",
+        "admission.decode_tokens",
+        "admission.queue",
+        "admission.predict",
         "max_body_bytes",
         "limits.head_s",
         "limits.body_s",
@@ -107,6 +113,7 @@ class Reloader:
         set_meanwhile = before.net.weights == config.net.weights
         weights = parts.settings.weights if set_meanwhile else config.net.weights
         parts.settings = replace(config.net, weights=weights)
+        parts.admission.set_rules(config.net.admission)
         parts.store.max_conversations, parts.store.ttl_s = config.max_conversations, config.conversation_ttl_s
         if isinstance(parts.policy, Threshold):
             parts.policy.max_new_tokens = config.threshold_tokens
@@ -138,7 +145,8 @@ def _mixed(old: Config, new: Config, taken: Sequence[str]) -> Config:
         expose_decisions=new.net.expose_decisions,
         prefill_keep_fields=new.net.prefill_keep_fields,
         retry_timed_out_prefill=new.net.retry_timed_out_prefill,
-        queue_s=new.net.queue_s,
+        admission=replace(new.net.admission, priority=old.net.admission.priority),
+        classes=replace(old.net.classes, default=new.net.classes.default),
         max_body_bytes=new.net.max_body_bytes,
         timeouts=replace(new.net.timeouts, connect_s=old.net.timeouts.connect_s),
         health=replace(new.net.health, timeout_s=old.net.health.timeout_s),

@@ -7,71 +7,45 @@ import contextlib
 import gc
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.core.canary import Canary
 from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
-from gateway.net.connection import Limits
+from gateway.core.slo import SloController
 from gateway.net.events import EventSubscriber
 from gateway.net.gateway import Gateway, MakePage, where
 from gateway.net.keys import Door
+from gateway.net.outside import OutsideProxy
 from gateway.net.parts import Parts
-from gateway.net.records import Observer, RequestRecord
+from gateway.net.records import Observer
+from gateway.net.roster import Roster
 from gateway.net.server import HttpServer
+from gateway.net.tenancy import Tenancy
 from gateway.net.upstream import PodClient
 from gateway.ops import tls
+from gateway.ops.administration import Administration
+from gateway.ops.admission import SloWatch, load_tenants, watch_tenants
+from gateway.ops.canary import CanaryKeeper
 from gateway.ops.config import Config
+from gateway.ops.discovery.keeper import Discovery
 from gateway.ops.keys import load_keys, load_upstream_key, watch_keys, watch_upstream_key
 from gateway.ops.logs import MAIN, AccessWriter, LogObserver
 from gateway.ops.metrics import Metrics
+from gateway.ops.observers import Observers
 from gateway.ops.pods_page import pods_page
 from gateway.ops.residency_page import residency_page
 from gateway.ops.scrape import Siblings
-from gateway.ops.state import Keeping, keep
+from gateway.ops.state import Keeping, keep, shared_quotas
 from gateway.ops.tables import ModelCheck, TableKeeper, open_checked
 from gateway.ops.watch import WatchedFiles
 from gateway.ops.workers import WorkerSeat
 from gateway.version import VERSION
 from gateway.wire.kv_events import EventSource
-
-
-class Observers:
-    """Tells several observers."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def started(self, record: RequestRecord) -> None:
-        for observer in self._observers:
-            observer.started(record)
-
-    def finished(self, record: RequestRecord) -> None:
-        for observer in self._observers:
-            observer.finished(record)
-
-    def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
-        for observer in self._observers:
-            observer.fault(kind, pod, request_id, detail)
-
-    def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
-        for observer in self._observers:
-            observer.pod_changed(pod, role, up, detail)
-
-    def pod_restarted(self, pod: str, role: str, detail: str) -> None:
-        for observer in self._observers:
-            observer.pod_restarted(pod, role, detail)
-
-    def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
-        for observer in self._observers:
-            observer.pod_tested(pod, role, outcome, direct, detail)
-
-    def pod_breaker(self, pod: str, role: str, state: str, detail: str) -> None:
-        for observer in self._observers:
-            observer.pod_breaker(pod, role, state, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +59,34 @@ class Running:
     keeper: TableKeeper | None
     keeping: Keeping
     watched: list[WatchedFiles]
+    roster: Roster
+    discovery: Discovery
+    administration: Administration
 
     def reload(self) -> None:
-        """Read the table and the watched files again (SIGHUP)."""
+        """Read the configuration, the table and the watched files again (SIGHUP)."""
+        self.administration.reload()
         for files in self.watched:
             files.reload()
+        self.discovery.reload()
         if self.keeper is not None:
             self.keeper.reload()
 
 
 @asynccontextmanager
 async def running(
-    config: Config, *observers: Observer, seat: WorkerSeat | None = None, access: AccessWriter | None = None
+    config: Config,
+    *observers: Observer,
+    seat: WorkerSeat | None = None,
+    access: AccessWriter | None = None,
+    again: Callable[[], Config] | None = None,
 ) -> AsyncIterator[Running]:
     """Listen, watch the pods, and close everything in the end. Raises OSError, and TableError for a bad table.
 
     seat: which worker this is, where there are several. access: where access lines go, in place of their logger.
+    again: reads the configuration anew.
     """
-    metrics = Metrics()
+    metrics = Metrics(None if seat is None else seat.number)
     ring = None if config.api_keys is None else load_keys(config.api_keys)
     door = Door(ring, allow_priority=config.net.allow_client_priority)
     watched = [] if config.api_keys is None else [watch_keys(config.api_keys, door)]
@@ -115,7 +99,10 @@ async def running(
         metrics.table_changed(policy.tables, True)
     for_clients, for_pods = tls.server_context(config), tls.client_context(config)
     watched += tls.watch(config, for_clients, for_pods)
-    async with PodClient(config.net.timeouts.connect_s, for_pods, upstream_key) as client:
+    async with (
+        PodClient(config.net.timeouts.connect_s, for_pods, upstream_key) as client,
+        PodClient(config.net.timeouts.connect_s, for_pods) as outside,
+    ):
         if config.upstream_api_key_file is not None:
             watched.append(watch_upstream_key(config.upstream_api_key_file, client))
         parts = Parts(
@@ -125,23 +112,53 @@ async def running(
             client=client,
             observer=Observers(metrics, LogObserver(access), *observers),
             settings=config.net,
+            canary=Canary(config.canary.percent, shadow=config.canary.shadow),
         )
+        if config.tenants is not None:
+            parts.tenancy = Tenancy(load_tenants(config.tenants))
+            watched.append(watch_tenants(config.tenants, parts.tenancy))
+        if config.slo.on:
+            parts.slo = SloController(config.slo)
+            parts.observer = Observers(parts.observer, SloWatch(parts.slo))
+        if config.canary.passthrough is not None:
+            parts.outside = OutsideProxy(config.canary.passthrough, outside)
+        canary = CanaryKeeper(parts.canary, config.canary, config.workers)
+        parts.observer = Observers(parts.observer, canary)
         subscriber = _subscriber(config, parts)
         if subscriber is not None:
             parts.observer = Observers(parts.observer, subscriber)
-        keeping = keep(config, parts, metrics)
         siblings = None
         if seat is not None:
-            siblings = Siblings(seat.folder, seat.number, seat.count, lambda: metrics.page(parts))
+            siblings = Siblings(seat.folder, seat.number, seat.count, lambda: metrics.served(parts))
         pages: dict[str, MakePage] = {
-            "/admin/pods": lambda: pods_page(parts.fleet),
+            "/admin/pods": lambda: pods_page(parts),
             "/admin/residency": lambda: residency_page(parts),
-            "/metrics": siblings.page if siblings is not None else lambda: metrics.page(parts),
+            "/metrics": siblings.page if siblings is not None else lambda: metrics.served(parts),
         }
-        gateway = Gateway(parts, pages, door)
+        own = pages if config.admin is None else {"/metrics": pages["/metrics"]}
+        gateway = Gateway(parts, own, door)
+        roster = Roster(parts, gateway.health, config.pod_drain_s)
+        discovery = Discovery(config.discovery, roster)
+        await discovery.start()  # before the state is restored, which knows conversations by their pods
+        keeping = keep(config, parts, metrics)
+        if parts.tenancy is not None:
+            parts.tenancy.shared = shared_quotas(config, parts, metrics)
         if isinstance(policy, MeasuredTable):
             parts.observer = Observers(parts.observer, ModelCheck(policy, gateway.health.model_names))
-        server = HttpServer(gateway.handle, Limits(max_body_bytes=config.net.max_body_bytes), for_clients)
+        server = HttpServer(gateway.handle, config.limits, for_clients, gateway.vet)
+        administration = Administration(
+            config,
+            parts,
+            canary,
+            gateway=gateway,
+            roster=roster,
+            discovery=discovery,
+            server=server,
+            keeper=keeper,
+            seat=seat,
+            again=again,
+            pages=pages,
+        )
         try:
             if seat is None:
                 port = await server.start(config.host, config.port)
@@ -156,15 +173,32 @@ async def running(
             if keeper is not None:
                 keeper.start()
             host = f"[{config.host}]" if ":" in config.host else config.host
+            metrics.loop_lag.start()
             if siblings is not None:
                 await siblings.start()
+            await administration.start()
             scheme = "http" if for_clients is None else "https"
-            yield Running(gateway, server, f"{scheme}://{host}:{port}", metrics, keeper, keeping, watched)
+            yield Running(
+                gateway,
+                server,
+                f"{scheme}://{host}:{port}",
+                metrics,
+                keeper,
+                keeping,
+                watched,
+                roster,
+                discovery,
+                administration,
+            )
         finally:
+            await administration.stop()
+            metrics.loop_lag.stop()
             for files in watched:
                 await files.stop()
             if keeper is not None:
                 await keeper.stop()
+            await discovery.stop()
+            await roster.stop()
             await gateway.health.stop()
             if subscriber is not None:
                 await subscriber.stop()
@@ -207,8 +241,13 @@ def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     MAIN.error("bug: %s (%s)", context.get("message", ""), "no exception" if error is None else where(error))
 
 
-async def serve(config: Config, seat: WorkerSeat | None = None, access: AccessWriter | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, then let the requests in flight end (`shutdown_grace_s`).
+async def serve(
+    config: Config,
+    seat: WorkerSeat | None = None,
+    access: AccessWriter | None = None,
+    again: Callable[[], Config] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then let the requests in flight end (`drain_timeout_s`).
 
     A worker also ends when its parent is gone, which shows at its standard input.
     """
@@ -216,13 +255,14 @@ async def serve(config: Config, seat: WorkerSeat | None = None, access: AccessWr
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
     if seat is not None:
         loop.add_reader(sys.stdin.fileno(), stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
     loop.set_exception_handler(log_stray)
-    async with running(config, seat=seat, access=access) as gateway:
+    async with running(config, seat=seat, access=access, again=again) as gateway:
         loop.add_signal_handler(signal.SIGHUP, gateway.reload)
-        counts = ", ".join(f"{config.count(role)} {role}" for role in Role)
+        fleet = gateway.gateway.parts.fleet
+        counts = ", ".join(f"{len(fleet.of(role))} {role}" for role in Role)
         MAIN.info("ppd-gateway %s on %s, policy %s, pods: %s", VERSION, gateway.url, config.policy, counts)
         for warning in config.warnings:
             MAIN.warning("%s", warning)
@@ -232,9 +272,10 @@ async def serve(config: Config, seat: WorkerSeat | None = None, access: AccessWr
         await stop.wait()
         if seat is not None:
             loop.remove_reader(sys.stdin.fileno())
-        MAIN.info("stopping: %d requests in flight, up to %g s", gateway.gateway.in_flight, config.shutdown_grace_s)
+        drain_s = gateway.administration.reloader.config.drain_timeout_s
+        MAIN.info("stopping: %d requests in flight, up to %g s", gateway.gateway.in_flight, drain_s)
         await gateway.server.stop_accepting()
-        if not await gateway.gateway.drain(config.shutdown_grace_s):
+        if not await gateway.gateway.drain(drain_s):
             MAIN.warning("stopping with %d requests unfinished", gateway.gateway.in_flight)
         if access is not None:
             access.flush()

@@ -6,18 +6,21 @@ its environment variable (`PPD_TIMEOUTS_CONNECT_S`), its check and its help. Not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from gateway.core.policies import POLICIES
 from gateway.ops.checks import (
-    Check,
+    between,
     boolean,
+    bootstrap_endpoint,
     event_endpoint,
     integer,
+    kube_namespace,
+    label_name,
+    nameserver,
     namespace,
     number,
     one_of,
+    pod,
+    port_or_name,
     seconds,
     several,
     share,
@@ -27,35 +30,24 @@ from gateway.ops.checks import (
     url,
     weights,
 )
+from gateway.ops.setting import Setting
+from gateway.ops.settings_admission import ADMISSION_SETTINGS
 from gateway.wire.contract import KEEPABLE
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row. `repeatable` settings are lists: the flag may come several times, the variable is comma-separated
-    (unless its help says otherwise)."""
-
-    key: str
-    check: Check
-    default: Any
-    help: str
-    metavar: str
-    repeatable: bool = False
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.key.replace(".", "-").replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return "PPD_" + self.key.replace(".", "_").upper()
-
+from gateway.wire.handovers import Way
 
 SETTINGS = (
-    Setting("prefill", several(url), (), "a prefill pod; may be given several times", "URL", True),
-    Setting("decode", several(url), (), "a decode pod; may be given several times", "URL", True),
+    Setting("prefill", several(pod), (), "a prefill pod; may be given several times", "URL", True),
     Setting(
-        "replica", several(url), (), "a pod that serves conversations whole; may be given several times", "URL", True
+        "decode",
+        several(pod),
+        (),
+        "a decode pod; may be given several times; dns+http://name:port stands for every address of a name, "
+        "srv+http://name for every SRV record (docs/discovery.md)",
+        "URL",
+        True,
+    ),
+    Setting(
+        "replica", several(pod), (), "a pod that serves conversations whole; may be given several times", "URL", True
     ),
     Setting(
         "policy",
@@ -126,7 +118,30 @@ SETTINGS = (
         "send later turns straight to pods that do not tell cached tokens (--enable-prompt-tokens-details)",
         "BOOL",
     ),
-    Setting("lease_s", seconds, 30.0, "how long P keeps a prompt's KV for D (its kv_lease_duration)", "S"),
+    Setting(
+        "handover",
+        one_of(*Way),
+        "auto",
+        "how KV gets from P to D: auto (nixl or nixl-push, as the pods say), nixl, nixl-push, mooncake",
+        "HOW",
+    ),
+    Setting(
+        "mooncake_bootstraps",
+        several(bootstrap_endpoint, ";"),
+        (),
+        "POD=http://host:port of a prefill pod's bootstrap server (default: the pod's host, port 8998; "
+        "variable: ;-separated)",
+        "SPEC",
+        True,
+    ),
+    Setting(
+        "lease_s",
+        seconds,
+        None,
+        "how long P keeps a prompt's KV for D: kv_lease_duration with NIXL (default 30), with Mooncake "
+        "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (default 480)",
+        "S",
+    ),
     Setting(
         "queue_s",
         seconds,
@@ -179,7 +194,103 @@ SETTINGS = (
         True,
     ),
     Setting("log_level", one_of("debug", "info", "warning", "error"), "info", "least severe level to log", "LEVEL"),
-    Setting("shutdown_grace_s", seconds, 30.0, "how long requests in flight may go on after SIGTERM", "S"),
+    Setting(
+        "log_format",
+        one_of("auto", "console", "json"),
+        "console",
+        "console: lines for people; json: one object per line; auto: console on a terminal, else json",
+        "FORMAT",
+    ),
+    Setting("drain_timeout_s", seconds, 30.0, "how long requests in flight may go on after SIGTERM", "S"),
+    Setting("admin.host", text, "127.0.0.1", "address of the admin API", "HOST"),
+    Setting(
+        "admin.port",
+        integer(0, 65535),
+        None,
+        "port of the admin API, 9901 by custom; 0 lets the kernel choose (default: no admin API)",
+        "PORT",
+    ),
+    Setting(
+        "admin.token_file",
+        text,
+        None,
+        "file with the token that the admin API wants; needed unless admin.host is loopback; read again when changed",
+        "FILE",
+    ),
+    Setting(
+        "admin.view_without_token",
+        boolean,
+        False,
+        "on a loopback admin.host, show everything without the token; changes still need it",
+        "BOOL",
+    ),
+    Setting(
+        "canary.percent",
+        between(0, 100),
+        100.0,
+        "conversations that the policy routes; the others go as policy pd would have them",
+        "PERCENT",
+    ),
+    Setting(
+        "canary.shadow",
+        boolean,
+        False,
+        "decide for the canary's conversations and record it, but carry out what policy pd says",
+        "BOOL",
+    ),
+    Setting("canary.passthrough", url, None, "proxy that gets the other conversations' requests, unchanged", "URL"),
+    Setting("canary.state_file", text, None, "file that keeps the canary's state over a restart", "FILE"),
+    Setting("canary.guard", boolean, True, "stop the canary when it is worse than the baseline", "BOOL"),
+    Setting("canary.window_s", seconds, 600.0, "how far back the guard looks", "S"),
+    Setting("canary.look_s", seconds, 10.0, "between two looks of the guard", "S"),
+    Setting("canary.min_samples", integer(1, 1000), 100, "conversations of either side before the guard judges", "N"),
+    Setting("canary.quantile", between(0.5, 0.999), 0.99, "of TTFT and TPOT that the guard compares", "Q"),
+    Setting("canary.latency_margin", between(0, 10), 0.25, "how much greater it may be (0.25: a quarter)", "SHARE"),
+    Setting("canary.error_margin", between(0, 1), 0.01, "how many more of them may fail (0.01: a point)", "SHARE"),
+    Setting(
+        "canary.false_alarms", between(1e-9, 0.5), 0.01, "probability per day that the guard stops a good canary", "P"
+    ),
+    Setting("pod_drain_s", seconds, 300.0, "how long requests at a pod that is removed may go on", "S"),
+    Setting("discovery.file", text, None, "JSON or TOML file that names pods; read again when it changes", "FILE"),
+    Setting("discovery.interval_s", seconds, 10.0, "longest time between two questions to DNS", "S"),
+    Setting(
+        "discovery.nameserver",
+        nameserver,
+        None,
+        "name server to ask (default: the system's); needs dnspython",
+        "ADDRESS",
+    ),
+    Setting("discovery.hold_s", seconds, 15.0, "how long a pod must be missing, or a great loss last", "S"),
+    Setting(
+        "discovery.max_loss",
+        share,
+        0.5,
+        "share of a source's pods that it may take away at once without doubt",
+        "SHARE",
+    ),
+    Setting("kubernetes.selector", text, None, "label selector of pods to find through the Kubernetes API", "SELECTOR"),
+    Setting("kubernetes.namespace", kube_namespace, None, "where they are (default: the gateway's own)", "NAME"),
+    Setting(
+        "kubernetes.role_labels",
+        several(label_name),
+        ("ppd.role", "llm-d.ai/role"),
+        "labels that say a pod's role (prefill, decode, replica; llm-d's both is replica); the first it has counts",
+        "LABEL",
+        True,
+    ),
+    Setting(
+        "kubernetes.port",
+        port_or_name,
+        None,
+        "the pods' port by number or name, unless their annotation ppd.port says it (default: http, the only one, 8000)",
+        "PORT",
+    ),
+    Setting("kubernetes.api", url, None, "the API's URL (default: that of the cluster the gateway runs in)", "URL"),
+    Setting(
+        "kubernetes.token_file", text, None, "its token, read for each question (default: the service account's)", "FILE"
+    ),
+    Setting("kubernetes.ca_file", text, None, "PEM file of its CA (default: the service account's)", "FILE"),
+    Setting("kubernetes.resync_s", seconds, 600.0, "list all pods again after so long, whatever was watched", "S"),
     Setting("conversations.max", integer(1, 1 << 40), 200_000, "conversations to remember", "N"),
     Setting("conversations.ttl_s", seconds, 3600.0, "forget a conversation after so long without a request", "S"),
     Setting("state", state, None, "redis://host:port/db or rediss://…, shared by all gateways of the cluster", "URL"),
@@ -195,12 +306,23 @@ SETTINGS = (
     Setting("timeouts.token_gap_s", seconds, 60.0, "silence within a stream", "S"),
     Setting("timeouts.handover_grace_s", seconds, 2.0, "an abandoned hand-over on its way to D's scheduler", "S"),
     Setting("timeouts.recall_s", seconds, 5.0, "each question to a pod before a readback", "S"),
+    Setting("limits.head_s", seconds, 10.0, "from a client's first byte to the end of its request's head", "S"),
+    Setting("limits.body_s", seconds, 30.0, "a client's silence within the body of its request", "S"),
+    Setting("limits.idle_s", seconds, 75.0, "a client's silence between two requests", "S"),
+    Setting("limits.stall_s", seconds, 60.0, "how long a client may take nothing of an answer that waits", "S"),
     Setting("health.interval_s", seconds, 2.0, "between two health probes of a pod", "S"),
     Setting("health.timeout_s", seconds, 5.0, "one health probe", "S"),
     Setting("health.failures", integer(1, 1000), 3, "failed probes in a row after which a pod is down", "N"),
     Setting("health.facts_interval_s", seconds, 5.0, "between two readings of a pod's /metrics", "S"),
+    Setting(
+        "pairs.probe", boolean, True, "after a restart, try a hand-over of each pair of pods before clients do", "BOOL"
+    ),
+    Setting("pairs.enough", integer(1, 1 << 20), 8, "pairs of a restarted pod that, all well, do for its others", "N"),
+    Setting("pairs.at_once", integer(1, 1000), 2, "such hand-overs at the same time", "N"),
+    Setting("pairs.timeout_s", seconds, 15.0, "one such hand-over", "S"),
     Setting("breaker.failures", integer(0, 1000), 5, "failures in a row that open a pod's breaker; 0: never", "N"),
     Setting("breaker.window_s", seconds, 30.0, "within which they count", "S"),
     Setting("breaker.open_s", seconds, 5.0, "before one request may try an open pod (up to half longer)", "S"),
+    *ADMISSION_SETTINGS,
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

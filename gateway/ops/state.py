@@ -18,6 +18,7 @@ from gateway.ops.logs import MAIN
 from gateway.ops.metrics import Metrics
 
 if TYPE_CHECKING:
+    from gateway.net.quotas import QuotaState
     from gateway.net.shared import SharedState
 
 
@@ -84,6 +85,15 @@ def _restore(snapshots: Snapshots, config: Config, parts: Parts) -> None:
     took_s = time.monotonic() - began_s
     age = f"{snapshot.age_s:.0f} s old, read in {took_s:.2f} s"
     MAIN.info("state: %d conversations from %s, %s", len(parts.store), snapshots.path, age)
+
+
+def shared_quotas(config: Config, parts: Parts, metrics: Metrics) -> QuotaState | None:
+    """The tenants' quotas of all gateways together, where they share a state."""
+    if parts.shared is None or config.state is None:
+        return None
+    from gateway.net.quotas import QuotaState
+
+    return QuotaState(parts.shared.link, config.state_timeout_s, metrics.shared_state)
 
 
 def _shared(url: str, config: Config, parts: Parts, memory: Memory, metrics: Metrics) -> SharedState:

@@ -6,6 +6,7 @@ Rule of this room: a set that is not wholly good is never used; what was in use 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,12 @@ class TableKeeper:
         self._seen = _UNSEEN
         self._now.set()
 
+    async def take(self) -> None:
+        """Read the directory and use what is there. Raises TableError, and what was in use stays."""
+        stamp = await asyncio.to_thread(_stamp, self._directory)
+        await self._exchange()
+        self._seen = stamp
+
     async def stop(self) -> None:
         """End watching."""
         if self._task is not None:
@@ -70,15 +77,17 @@ class TableKeeper:
             if stamp == self._seen:
                 continue
             self._seen = stamp
-            await self._exchange()
+            with contextlib.suppress(TableError):
+                await self._exchange()
 
     async def _exchange(self) -> None:
+        """Raises TableError once it is logged."""
         try:
             tables = await asyncio.to_thread(open_checked, self._directory)
         except TableError as error:
             MAIN.error("new table set refused, the old one stays in use: %s", error)
             self._on_change(self._policy.tables, False)
-            return
+            raise
         self._policy.tables = tables
         MAIN.info("table set exchanged: %s", tables.describe())
         self._on_change(tables, True)

@@ -139,7 +139,7 @@ class Supervisor:
         try:
             await asyncio.wait([waiting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
-                await asyncio.wait([waiting], timeout=self._config.shutdown_grace_s + _KILL_AFTER_S)
+                await asyncio.wait([waiting], timeout=self._config.drain_timeout_s + _KILL_AFTER_S)
             if not waiting.done():
                 MAIN.error("worker %d does not end; killing it", number)
                 process.kill()

@@ -138,8 +138,8 @@ async def test_metrics_tell_which_table_is_in_use(tmp_path: Path) -> None:
         await second_turn(w)
         text = (await w.get("/metrics")).body.decode()
         assert "ppd_table_simulated 1.0" in text
-        assert 'ppd_decisions_total{route="local"} 1.0' in text
-        assert "ppd_table_created_timestamp_seconds 1." in text
+        assert 'ppd_decisions_total{arm="canary",reason="score",route="local",turn="2+"} 1.0' in text
+        assert "ppd_table_created_timestamp_seconds 1" in text
 
 
 @pytest.mark.parametrize(("model", "said"), [("sim", 0), ("other", 1)])

@@ -86,7 +86,7 @@ async def test_a_request_waits_for_a_place_before_p_begins() -> None:
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         second = asyncio.create_task(w.chat([user("something else")]))
-        await eventually(lambda: len(w.gateway.parts.room) == 1)
+        await eventually(lambda: len(w.gateway.parts.admission) == 1)
         assert len(w.prefill[0].requests) == 1
         assert (await first).status == (await second).status == 200
         assert len(w.prefill[0].requests) == 2
@@ -102,14 +102,14 @@ async def test_a_place_that_does_not_come_is_a_503_that_says_when_to_come_back()
         assert int(late.headers["retry-after"]) > 0
         assert len(w.prefill[0].requests) == 1
         assert (await first).status == 200
-        assert len(w.gateway.parts.room) == 0
+        assert len(w.gateway.parts.admission) == 0
 
 
 async def test_all_who_wait_are_served_in_their_turn() -> None:
     async with clean_world(prefill=1, decode=2, decode_max_in_flight=2, queue_s=20) as w:
         replies = await asyncio.gather(*(w.chat([user(f"question {number}")]) for number in range(40)))
         assert {reply.status for reply in replies} == {200}
-        assert len(w.gateway.parts.room) == 0
+        assert len(w.gateway.parts.admission) == 0
 
 
 async def test_a_client_that_leaves_the_queue_leaves_no_place_taken() -> None:
@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_the_queue_leaves_no_place_taken() -> None:
         w.decode[0].fault("slow_headers", seconds=0.3)
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
-        await leave_when(w, lambda: len(w.gateway.parts.room) == 1)
+        await leave_when(w, lambda: len(w.gateway.parts.admission) == 1)
         last = asyncio.create_task(w.chat([user("something else")]))
         assert (await first).status == (await last).status == 200
-        assert len(w.gateway.parts.room) == 0
+        assert len(w.gateway.parts.admission) == 0

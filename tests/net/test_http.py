@@ -169,6 +169,14 @@ async def test_ready_needs_a_decode_pod_and_health_does_not() -> None:
         assert (await w.get("/ready")).status == 200
 
 
+async def test_a_replica_alone_is_enough_to_be_ready() -> None:
+    async with world(prefill=1, decode=1, replica=1) as w:
+        await w.kill(w.decode[0])
+        await w.watcher.until(lambda: not w.watcher.pods[w.decode[0].url])
+        assert (await w.get("/ready")).status == 200
+        assert (await w.chat([user()])).status == 200
+
+
 async def test_a_draining_gateway_is_not_ready_and_finishes_what_it_has() -> None:
     async with world(prefill=0, decode=1) as w:
         w.decode[0].fault("slow_headers", seconds=0.2)
@@ -197,11 +205,12 @@ async def test_metrics_count_requests_tokens_and_faults() -> None:
         await w.chat([user("something else " + LONG)])
         text = (await w.get("/metrics")).body.decode()
         assert (
-            'ppd_requests_total{outcome="ok",path="/v1/chat/completions",route="pd",status="200",turn="1"} 1.0' in text
+            "ppd_requests_total"
+            '{arm="canary",outcome="ok",path="/v1/chat/completions",route="pd",status="200",turn="1"} 1.0' in text
         )
         assert 'route="local",status="200",turn="2+"} 1.0' in text
         assert f'ppd_faults_total{{kind="prefill_status",pod="{w.prefill[0].url}"}} 1.0' in text
-        assert 'ppd_tokens_total{kind="output",route="local",turn="2+"} 8.0' in text
+        assert 'ppd_tokens_total{arm="canary",kind="output",route="local",turn="2+"} 8.0' in text
         assert "ppd_conversations 2.0" in text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.wire import legs
@@ -131,8 +132,8 @@ async def test_a_field_the_operator_keeps_reaches_p_as_it_came() -> None:
 async def test_legs_that_count_different_prompts_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     derive = legs.prefill_body
 
-    def spoilt(api: Api, fields: Fields, keep: Collection[str] = ()) -> bytes:
-        return derive(api, fields, keep).replace(b"the river,", b"the river and the river,")
+    def spoilt(api: Api, fields: Fields, keep: Collection[str], ask: msgspec.Raw) -> bytes:
+        return derive(api, fields, keep, ask).replace(b"the river,", b"the river and the river,")
 
     monkeypatch.setattr(legs, "prefill_body", spoilt)
     async with world(prefill=1, decode=1) as w:

@@ -144,7 +144,7 @@ async def test_an_explicit_id_in_the_body_counts_as_well(name: str) -> None:
 
 
 async def test_pods_get_the_request_id_on_both_legs_and_a_session_that_is_not_the_clients() -> None:
-    async with world() as w:
+    async with world(handover="nixl") as w:
         headers = {"X-Request-Id": "req-42", "X-Session-ID": "mine", "X-Data-Parallel-Rank": "3", "X-Custom": "kept"}
         reply = await w.post(CHAT, {"model": "sim", "messages": [user()]}, headers)
         record = await w.record(1)

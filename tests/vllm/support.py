@@ -216,6 +216,7 @@ class Watcher(IdleObserver):
     records: list[RequestRecord] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     up: set[str] = field(default_factory=set)
+    pairs: list[tuple[str, str, bool]] = field(default_factory=list)
 
     def started(self, record: RequestRecord) -> None:
         self.begun.append(record)
@@ -225,6 +226,9 @@ class Watcher(IdleObserver):
 
     def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
         self.faults.append(f"{kind} {pod} {detail}")
+
+    def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
+        self.pairs.append((prefill, decode, works))
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         (self.up.add if up else self.up.discard)(pod)
@@ -261,6 +265,7 @@ async def gateway_before(
         "policy": policy,
         "port": 0,
         "selftest": False,
+        "pairs.probe": False,
         **{name.replace("__", "."): value for name, value in flags.items()},
     }
     watcher = Watcher()

@@ -22,7 +22,7 @@ from gateway.net.parts import Parts
 from gateway.net.records import Arm
 from gateway.net.roster import ADMIN, CONFIG, Roster, UnknownPod
 from gateway.ops import checks
-from gateway.ops.admin import alarms, flow, heatmap
+from gateway.ops.admin import alarms, flow, heatmap, limits
 from gateway.ops.admin.decisions import RecentDecisions
 from gateway.ops.admin.schemas import (
     Alarms,
@@ -303,6 +303,14 @@ async def show_flow(control: Control, _: Call) -> Flow:
 async def show_alarms(control: Control, _: Call) -> Alarms:
     draining = control.gateway.draining
     return alarms.alarms(control.parts, control.canary.canary.status, control.decisions, draining=draining)
+
+
+async def show_slo(control: Control, _: Call) -> limits.SloShown:
+    return limits.slo(control.parts)
+
+
+async def show_admission(control: Control, _: Call) -> limits.AdmissionShown:
+    return limits.admission(control.parts)
 
 
 async def config(control: Control, _: Call) -> ConfigShown:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ops.admin import alarms, flow, handlers, heatmap
+from gateway.ops.admin import alarms, flow, handlers, heatmap, limits
 from gateway.ops.admin.handlers import Call, Control
 from gateway.ops.admin.schemas import (
     Alarms,
@@ -145,6 +145,10 @@ ROUTES = (
           Flow, reach=Reach.MERGED, merge=flow.merged),
     Route("GET", "/api/v1/alarms", "alarms", "What somebody should know now, the worst first", handlers.show_alarms,
           Alarms, reach=Reach.MERGED, merge=alarms.merged),
+    Route("GET", "/api/v1/slo", "slo", "The targets, and what is done about them", handlers.show_slo,
+          limits.SloShown, reach=Reach.MERGED, merge=limits.merged_slo),
+    Route("GET", "/api/v1/admission", "admission", "Who waits, who was refused", handlers.show_admission,
+          limits.AdmissionShown, reach=Reach.MERGED, merge=limits.merged_admission),
     Route("GET", "/api/v1/config", "config", "The settings in use, without secrets", handlers.config, ConfigShown),
 )
 # fmt: on

@@ -3,6 +3,7 @@
     families    counters, gauges, histograms as plain numbers; their text
     requests    what is counted of requests          pods    what is shown of pods
     state       the gateway itself: table, canary, budgets, KV bytes
+    admission   who waits and who is refused, tenants, targets
     loop        how late the event loop is           turns   long work in small steps
 
 Rule of this room: bounded labels only (routes, outcomes, reason classes, pods of the fleet, models they serve); no
@@ -18,6 +19,7 @@ from prometheus_client import ProcessCollector
 from gateway.net.exchange import Page
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
+from gateway.ops.metrics.admission import AdmissionMetrics
 from gateway.ops.metrics.families import CONTENT_TYPE, Book, Histogram, exposed, foreign_text
 from gateway.ops.metrics.loop import LoopLag
 from gateway.ops.metrics.pods import NO_POD, PodMetrics
@@ -37,6 +39,7 @@ class Metrics:
         self._pods = PodMetrics(self._book)
         self._state = StateMetrics(self._book)
         self._kv_bytes = KvBytes(self._book, self._requests)
+        self._admission = AdmissionMetrics(self._book)
         ProcessCollector(registry=self.registry)
         self.loop_lag = LoopLag(self._state.loop_lag.child())
 
@@ -66,6 +69,7 @@ class Metrics:
 
     def finished(self, record: RequestRecord) -> None:
         self._requests.finished(record)
+        self._admission.finished(record)
 
     def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
         self._pods.faults.child(kind, pod or NO_POD).value += 1
