@@ -8,7 +8,7 @@ SIMULATED := --gpu "H100 80 GB (simulated)" --network "NVLink (simulated)" \
 	--note "simulated pods: profile h100-llama3.1-8b of loadtest/engine under the virtual clock" \
 	--note "python -m loadtest.virtual_profile -o build/simulated && ppd-gateway lut build build/simulated/*.jsonl"
 
-.PHONY: demo test lint format docs vllm-env table clean
+.PHONY: demo test lint format docs vllm-env rehearse table paper clean
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
@@ -34,11 +34,17 @@ vllm-env: $(VENV)/installed
 
 test: lint
 	@$(BIN)/python -m tests.redis_server
+	@$(BIN)/python -m tests.prometheus_server
+	@$(BIN)/python -m tests.browser
 	@$(BIN)/python -m pytest tests --ignore=tests/vllm -q
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
 
 docs: $(VENV)/installed
 	@$(BIN)/python -m gateway.ops.reference docs
+
+# The Dockerfile's own instructions in a folder, where there is no Docker; about half a minute.
+rehearse: $(VENV)/installed
+	@$(BIN)/python -m deploy.docker.rehearse --quiet
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
@@ -47,3 +53,7 @@ clean:
 table: $(VENV)/installed
 	@$(BIN)/python -m loadtest.virtual_profile -o build/simulated
 	@$(BIN)/ppd-gateway lut build build/simulated/*.jsonl -o lut/simulated-h100-llama3.1-8b $(SIMULATED)
+
+# The numbers of arXiv 2603.13358 beside ours: docs/paper/README.md and its plots (about 12 CPU minutes, on all cores).
+paper: $(VENV)/installed
+	@$(BIN)/python -m loadtest.experiments.paper -o docs/paper --rows build/paper.jsonl $(ARGS)
