@@ -8,7 +8,7 @@ SIMULATED := --gpu "H100 80 GB (simulated)" --network "NVLink (simulated)" \
 	--note "simulated pods: profile h100-llama3.1-8b of loadtest/engine under the virtual clock" \
 	--note "python -m loadtest.virtual_profile -o build/simulated && ppd-gateway lut build build/simulated/*.jsonl"
 
-.PHONY: demo test lint format docs vllm-env rehearse table paper clean
+.PHONY: demo test lint format docs vllm-env rehearse table paper slo clean
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
@@ -37,6 +37,7 @@ test: lint
 	@$(BIN)/python -m tests.prometheus_server
 	@$(BIN)/python -m tests.browser
 	@$(BIN)/python -m pytest tests --ignore=tests/vllm -q
+	@$(BIN)/python -m deploy.docker.rehearse --quiet
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
 
 docs: $(VENV)/installed
@@ -57,3 +58,7 @@ table: $(VENV)/installed
 # The numbers of arXiv 2603.13358 beside ours: docs/paper/README.md and its plots (about 12 CPU minutes, on all cores).
 paper: $(VENV)/installed
 	@$(BIN)/python -m loadtest.experiments.paper -o docs/paper --rows build/paper.jsonl $(ARGS)
+
+# Overload, tenants, faults: docs/slo/README.md (virtual time, and some minutes of real time on HTTP pod simulators).
+slo: $(VENV)/installed
+	@$(BIN)/python -m loadtest.experiments.slo -o docs/slo $(ARGS)

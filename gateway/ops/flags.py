@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from gateway.ops.setting import Setting
 from gateway.ops.settings import SETTINGS
 
 
@@ -21,8 +22,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             dest=setting.key,
             action="append" if setting.repeatable else "store",
             metavar=setting.metavar,
-            help=setting.help if setting.default in ((), None) else f"{setting.help} (default {setting.default})",
+            help=_help(setting),
         )
+
+
+def _help(setting: Setting) -> str:
+    """As argparse wants it: a % is doubled."""
+    text = setting.help if setting.default in ((), None) else f"{setting.help} (default {setting.default})"
+    return text.replace("%", "%%")
 
 
 def flags_of(options: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gateway.core.pods import Pod, Role
 from gateway.ops.config import Config
@@ -16,6 +16,8 @@ from gateway.ops.doctor.look import PodReport
 from gateway.ops.doctor.try_out import ReadBack, Tried
 from gateway.wire.handovers import Way
 from lut.table import TableSet
+
+MakeFinding = Callable[[str, str, str, str], Finding]
 
 FLEET = "pods together"
 CONNECTORS = {
@@ -34,25 +36,30 @@ OLD_DAYS = 90
 def judge(reports: Sequence[PodReport]) -> Iterator[Finding]:
     """Whether the pods fit each other."""
     pods = [report.pod for report in reports if report.usable]
-    handing = [pod for pod in pods if pod.role is not Role.REPLICA]
-    yield from _equal("block size", handing, lambda pod: pod.facts.block_size, "--block-size", fail)
-    yield from _equal("version", pods, lambda pod: pod.facts.version, "the same vLLM: ", warn)
+    by_models: dict[tuple[str, ...], list[Pod]] = {}
+    for pod in pods:
+        if pod.role is not Role.REPLICA:
+            by_models.setdefault(pod.facts.models, []).append(pod)
+    for models, alike in by_models.items():
+        about = FLEET if len(by_models) == 1 else f"pods of {', '.join(models) or 'no model'}"
+        yield from _equal("block size", about, alike, lambda pod: pod.facts.block_size, fail, "--block-size {}")
+    yield from _equal("version", FLEET, pods, lambda pod: pod.facts.version, warn, "run vLLM {} there too")
     yield from _models(reports)
 
 
-def _equal(check: str, pods: Sequence[Pod], of: object, flag: str, level: object) -> Iterator[Finding]:
-    """Pods whose value differs from that of most."""
-    assert callable(of)
-    assert callable(level)
+def _equal(
+    check: str, about: str, pods: Sequence[Pod], of: Callable[[Pod], object], level: MakeFinding, change: str
+) -> Iterator[Finding]:
+    """Pods whose value differs from that of most. change: with a place for the usual value."""
     values = {pod.url: of(pod) for pod in pods if of(pod)}
     if not values:
         return
     (usual, _), *others = Counter(values.values()).most_common()
     if not others:
-        yield ok(check, FLEET, f"{usual} everywhere")
+        yield ok(check, about, f"{usual} everywhere")
     for url, value in values.items():
         if value != usual:
-            yield level(check, url, f"{value}, on most pods {usual}", f"{flag} {usual}".replace("  ", " "))
+            yield level(check, url, f"{value}, on most pods {usual}", change.format(usual))
 
 
 def _models(reports: Sequence[PodReport]) -> Iterator[Finding]:
@@ -109,6 +116,10 @@ def judge_pairs(tried: Sequence[Tried], shown: dict[str, str | None], config: Co
         else:
             change = f"see the pods' logs; on {one.decode}: {connector_flag(connector, 'kv_consumer')}"
             yield fail("hand-over", about, str(fault), change)
+    for url in dict.fromkeys(one.decode for one in tried if one.offers):
+        seen = "it keeps the blocks of every conversation for a readback, 480 s long; a gateway asks for them itself"
+        change = 'leave "bidirectional_kv_xfer" out of the --kv-transfer-config of decode pods'
+        yield warn("readback", url, seen, change)
     for url, found in shown.items():
         if way in (Way.NIXL, Way.NIXL_PUSH) and found not in (None, way):
             yield fail("dialect", url, f"it hands over as {found}, the configuration says {way}", f"handover = {found}")

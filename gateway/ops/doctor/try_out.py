@@ -47,13 +47,14 @@ _TOKEN_IDS = range(20, 120)
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A hand-over between two pods. fault: why it failed. fetched: the decode pod counted KV that it read from another
-    pod; None where it counts no such thing."""
+    pod; None where it counts no such thing. offers: it kept the blocks for a readback afterwards."""
 
     prefill: str
     decode: str
     seconds: float
     fault: PodFault | None = None
     fetched: bool | None = None
+    offers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Trials:
             fetched = now.fetched_bytes + now.fetched_tokens > counted
             if not fetched:
                 await asyncio.sleep(_LOOK_S)
-        return Tried(prefill.url, decode.url, seconds, None, fetched)
+        return Tried(prefill.url, decode.url, seconds, None, fetched, decode.url in self._probes.offering)
 
     async def readback(self, prefill: Pod, holder: Pod) -> ReadBack:
         """Let a decode pod compute a prompt, and a prefill pod read it from there."""

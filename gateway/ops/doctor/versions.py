@@ -43,7 +43,7 @@ TRIED = (
         ("test_handover_ways",),
         "mooncake-transfer-engine over TCP",
     ),
-    Tried("0.32.0", "none", "replica", ("test_dialects",), "pods that serve conversations whole"),
+    Tried("0.32.0", "none", "replica", ("test_replica",), "pods that serve conversations whole"),
 )
 
 
