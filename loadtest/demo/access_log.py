@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _FIELD = re.compile(r'(\w+)=("[^"]*"|\S+)')
+_ADMIN = re.compile(r" ppd_gateway admin API on (http://\S+)")
 _LISTENS = re.compile(r" ppd_gateway ppd-gateway \S+ on (http://\S+), ")
 
 
@@ -54,10 +55,14 @@ def read_entry(line: str) -> Entry | None:
 
 
 class GatewayLog:
-    """Takes a gateway's lines as they come. `on_entry` is called with each request's entry."""
+    """Takes a gateway's lines as they come. `on_entry` is called with each request's entry.
+
+    admin_url: of the admin API; known once the gateway is ready.
+    """
 
     def __init__(self) -> None:
         self.on_entry: Callable[[Entry], None] = lambda entry: None
+        self.admin_url = ""
         self._url: str | None = None
         self._up: set[str] = set()
         self._news = asyncio.Event()
@@ -69,6 +74,8 @@ class GatewayLog:
             self.on_entry(entry)
         elif listens := _LISTENS.search(line):
             self._url = listens[1]
+        elif admin := _ADMIN.search(line):
+            self.admin_url = admin[1]
         elif " ppd_gateway.pod " in line:
             self._pod(dict(_FIELD.findall(line)))
         self._news.set()

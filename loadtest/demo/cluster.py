@@ -53,7 +53,8 @@ async def start(children: Children, policy: str, port: int = 0) -> Cluster:
     pods = {name: await children.guard(heard.url(), START_S) for name, heard in announcements.items()}
 
     log = GatewayLog()
-    arguments = ["serve", "--policy", policy, "--host", HOST, "--port", str(port), "--shutdown-grace-s", "1"]
+    arguments = ["serve", "--policy", policy, "--host", HOST, "--port", str(port), "--drain-timeout-s", "1"]
+    arguments += ["--admin-port", "0"]
     for name, url in pods.items():
         arguments += [f"--{PODS[name]}", url]
     gateway = await children.start(f"gateway (policy {policy})", "gateway.ops.cli", arguments, log.feed)

@@ -86,7 +86,7 @@ def going_on(console: Console, cluster: Cluster) -> None:
         '  said = [{"role": "user", "content": "Hello there"}]',
         f'  print(client.chat.completions.create(model="{MODEL}", messages=said).choices[0].message.content)',
         "",
-        f"Counters: {url}/metrics. Requests that come in are listed here:",
+        f"Look at it: {cluster.log.admin_url}/ui. Counters: {url}/metrics. Requests that come in are listed here:",
     )
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

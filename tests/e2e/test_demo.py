@@ -203,8 +203,10 @@ async def test_it_serves_after_the_summary_until_it_is_interrupted() -> None:
     async with telling(mark, "--conversations", "1", "--turns", "2") as process:
         line = await until(process, "goes on serving at ")
         url = line.partition("goes on serving at ")[2].split()[0]
-        await until(process, "Requests that come in")
+        line = await until(process, "Requests that come in")
         assert answers(url)
+        page = line.partition("Look at it: ")[2].partition("/ui. ")[0]
+        assert answers(page), "the live page"
         process.send_signal(signal.SIGINT)
         assert await process.wait() == 0
     assert not answers(url)

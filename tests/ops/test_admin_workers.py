@@ -159,6 +159,22 @@ async def test_the_stream_has_the_decisions_of_both(tmp_path: Path) -> None:
             assert len({each["id"] for each in seen}) == 2
 
 
+async def test_a_worker_that_is_followed_stops_without_a_word(tmp_path: Path) -> None:
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with two(tmp_path) as workers:
+        url = workers.started[1].administration.url or ""
+        other = workers.started[2].administration.backend
+        assert other is not None
+        async with workers.w.session.get(url + "/api/v1/decisions?follow=1"):
+            async with asyncio.timeout(10):
+                while other.control.decisions.readers == 0:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            await workers.stop(2)
+            assert other.control.decisions.readers == 0
+    assert said == []
+
+
 async def decision(answer: aiohttp.ClientResponse) -> Any:
     while True:
         event = await answer.content.readuntil(b"\n\n")

@@ -6,6 +6,7 @@ cause. Rates over time are Prometheus' business (deploy/).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from gateway.core.policies import MeasuredTable
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome
 from gateway.ops.admin.decisions import RecentDecisions
+from gateway.ops.admin.limits import slo
 from gateway.ops.admin.schemas import Alarm, Alarms
 
 FAILURES_S = 60.0
@@ -25,7 +27,7 @@ _FAILED = (Outcome.FAILED, Outcome.BROKEN)
 
 def alarms(parts: Parts, canary: CanaryStatus, decisions: RecentDecisions, *, draining: bool) -> Alarms:
     """The worst first."""
-    found = [*_gateway(parts, decisions, draining), *_canary(canary), *_table(parts)]
+    found = [*_gateway(parts, decisions, draining), *_targets(parts), *_canary(canary), *_table(parts)]
     for pod in parts.fleet:
         found += _pod(parts, pod)
     return _sorted(found)
@@ -55,6 +57,14 @@ def _gateway(parts: Parts, decisions: RecentDecisions, draining: bool) -> Iterat
         yield Alarm("info", "gateway", "It is stopping: requests in flight end, new ones are not taken.")
 
 
+def _targets(parts: Parts) -> Iterator[Alarm]:
+    for target in slo(parts).targets:
+        if target.violated:
+            how = "more than 1 % failed" if target.measured is None else f"it is {target.measured:.4g}"
+            name = f"{target.target} of class {target.service_class}"
+            yield Alarm("warning", "target", f"{name} should be {target.wanted:g}, {how}.")
+
+
 def _canary(status: CanaryStatus) -> Iterator[Alarm]:
     if status.state is CanaryState.STOPPED:
         yield Alarm("critical", "canary", f"The guard stopped it: {status.why}.")
@@ -67,6 +77,15 @@ def _table(parts: Parts) -> Iterator[Alarm]:
     _, used, exact = tables.nearest_assignment(assignment)
     if not exact:
         yield Alarm("warning", "table", f"Nothing was measured for {assignment}; {used} is used.")
+    drift = parts.policy.drift
+    if drift is not None and drift.drifting:
+        off = [
+            f"{arm} {metric} ×{math.exp(series.level - series.reference):.2f}"
+            for (arm, metric), series in drift.series.items()
+            if series.drifting
+        ]
+        done = "decisions are corrected" if drift.correcting else "measure again or learn from production"
+        yield Alarm("warning", "table", f"It no longer describes this cluster ({', '.join(off)}): {done}.")
     if tables.manifest.simulated:
         yield Alarm("info", "table", "It was measured on simulated pods, not on yours.")
 

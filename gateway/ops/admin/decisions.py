@@ -115,4 +115,5 @@ class RecentDecisions(IdleObserver):
 
 def shown(when: float, record: RequestRecord) -> Decision:
     """A decision as the API tells it."""
-    return Decision(time=round(when, 3), score=record.score, **request_fields(record))
+    fields = request_fields(record)
+    return Decision(time=round(when, 3), score=record.score, service=fields.pop("class", None), **fields)

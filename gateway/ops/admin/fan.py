@@ -163,6 +163,8 @@ class Fan:
                 await writer.drain()
         except (OSError, ValueError):
             return
+        except asyncio.CancelledError:
+            return  # by `stop`; before Python 3.12 asyncio calls a cancelled task of a server an error
         finally:
             self._busy.discard(task)
             await _close(writer)

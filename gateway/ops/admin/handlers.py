@@ -22,7 +22,7 @@ from gateway.net.parts import Parts
 from gateway.net.records import Arm
 from gateway.net.roster import ADMIN, CONFIG, Roster, UnknownPod
 from gateway.ops import checks
-from gateway.ops.admin import alarms, flow, heatmap, limits
+from gateway.ops.admin import alarms, drift, flow, heatmap, limits
 from gateway.ops.admin.decisions import RecentDecisions
 from gateway.ops.admin.schemas import (
     Alarms,
@@ -311,6 +311,10 @@ async def show_slo(control: Control, _: Call) -> limits.SloShown:
 
 async def show_admission(control: Control, _: Call) -> limits.AdmissionShown:
     return limits.admission(control.parts)
+
+
+async def show_drift(control: Control, _: Call) -> drift.DriftShown:
+    return drift.drift(control.parts)
 
 
 async def config(control: Control, _: Call) -> ConfigShown:

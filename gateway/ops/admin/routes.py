@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ops.admin import alarms, flow, handlers, heatmap, limits
+from gateway.ops.admin import alarms, drift, flow, handlers, heatmap, limits
 from gateway.ops.admin.handlers import Call, Control
 from gateway.ops.admin.schemas import (
     Alarms,
@@ -149,6 +149,8 @@ ROUTES = (
           limits.SloShown, reach=Reach.MERGED, merge=limits.merged_slo),
     Route("GET", "/api/v1/admission", "admission", "Who waits, who was refused", handlers.show_admission,
           limits.AdmissionShown, reach=Reach.MERGED, merge=limits.merged_admission),
+    Route("GET", "/api/v1/drift", "drift", "The table's word against what is seen", handlers.show_drift,
+          drift.DriftShown, reach=Reach.MERGED, merge=drift.merged_drift),
     Route("GET", "/api/v1/config", "config", "The settings in use, without secrets", handlers.config, ConfigShown),
 )
 # fmt: on

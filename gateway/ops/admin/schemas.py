@@ -253,6 +253,9 @@ class Decision(msgspec.Struct, omit_defaults=True):
     total_ms: float | None = None
     score: float | None = None
     shadow_route: str | None = None
+    service: str | None = msgspec.field(default=None, name="class")
+    queued_ms: float | None = None
+    refused: str | None = None
     reason: str | None = None
     shadow_reason: str | None = None
 
@@ -291,7 +294,8 @@ class Flow(msgspec.Struct):
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """Something that somebody should know now. subject: a pod's URL, or gateway, canary, table."""
+    """Something that somebody should know now. subject: a pod's URL, or gateway, target, canary,
+    table."""
 
     severity: Literal["critical", "warning", "info"]
     subject: str

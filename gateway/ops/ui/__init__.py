@@ -5,8 +5,9 @@ somebody typed in; the files hold nothing to protect. No script, style or pictur
 
 - `page.html`, `page.css`: all there is to see, before anything is known.
 - `main.js` polls and hands out; `api.js` is every word with the server; `dom.js` makes and keeps elements.
-- One file per panel: `header.js`, `flow.js`, `pods.js`, `decisions.js`, `heatmap.js`, `canary.js`; `explain.js` opens
-  one decision. `format.js` writes numbers and names for all of them, `say.js` tells how a change went.
+- One file per panel: `header.js`, `flow.js`, `pods.js`, `decisions.js`, `heatmap.js`, `canary.js`, `watch.js`;
+  `explain.js` opens one decision. `format.js` writes numbers and names for all of them, `say.js` tells how a change
+  went.
 """
 
 from __future__ import annotations

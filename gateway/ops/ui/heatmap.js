@@ -109,12 +109,11 @@ export function heatmapPanel(again) {
   function paint(map) {
     const turns = map.counts.flat().reduce((sum, each) => sum + each, 0);
     set($("map-words"), { text: `${map.assignment}, ${count(map.output_tokens)} output tokens, ${rate(map.rate)} turns/s; ● are the last ${count(turns)} decisions` });
-    const most = Math.max(1e-9, ...map.s.flat().map(Math.abs));
     const busiest = Math.max(1, ...map.counts.flat());
     const rows = [{ key: "head" }, ...map.context_tokens.map((context, index) => ({ key: `c${context}`, context, index })).reverse()];
     keyed($("map"), rows, (row) => row.key, () => element("tr"), (node, row) => {
       if (row.key === "head") head(node, map);
-      else cells(node, row, map, most, busiest);
+      else cells(node, row, map, busiest);
     });
   }
 
@@ -123,7 +122,7 @@ export function heatmapPanel(again) {
     keyed(node, all.map((text, index) => ({ text, index })), (each) => String(each.index), () => element("th", { scope: "col" }), (cell, each) => set(cell, { text: each.text }));
   }
 
-  function cells(node, row, map, most, busiest) {
+  function cells(node, row, map, busiest) {
     const all = [null, ...map.new_tokens.map((tokens, column) => ({ tokens, column }))];
     const make = (each) => (each === null ? element("th", { scope: "row" }) : element("td", {}, element("b"), element("span"), element("i")));
     keyed(node, all, (each) => (each === null ? "name" : `n${each.tokens}`), make, (cell, each) => {
@@ -136,12 +135,12 @@ export function heatmapPanel(again) {
       const turns = map.counts[row.index][each.column];
       const [letter, number, dot] = cell.children;
       set(cell, { "data-route": route ?? "tie", "data-seen": turns ? "" : null });
-      cell.style.setProperty("--strength", (0.25 + 0.75 * Math.sqrt(Math.abs(s) / most)).toFixed(2));
+      cell.style.setProperty("--strength", (0.3 + 0.7 * Math.sqrt(Math.min(1, Math.abs(s)))).toFixed(2));
       const fails = (route === "pd" && s > 0) || (route === "local" && s < 0);
       set(letter, { text: `${LETTERS[route] ?? "="}${fails ? "!" : ""}` });
       set(number, { text: score(s) });
       set(dot, { text: turns ? count(turns) : "" });
-      cell.style.setProperty("--dot", (turns ? 0.75 + 0.75 * Math.sqrt(turns / busiest) : 0).toFixed(2));
+      cell.style.setProperty("--dot", (turns ? 4 + 9 * Math.sqrt(turns / busiest) : 0).toFixed(1));
       set(cell, { title: `context ${plain(row.context)}, new ${plain(each.tokens)}: S ${plain(s)}, ${route ?? "a tie"}${fails ? ", for the other way fails too often there" : ""}; ${turns} of the last decisions` });
     });
   }

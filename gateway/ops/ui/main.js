@@ -12,6 +12,7 @@ import { headerPanel } from "./header.js";
 import { heatmapPanel } from "./heatmap.js";
 import { podsPanel } from "./pods.js";
 import { changes } from "./say.js";
+import { watchPanel } from "./watch.js";
 
 const EVERY_MS = 2000;
 const SLOW = 5; // rounds between two looks at what hardly changes
@@ -39,6 +40,7 @@ async function look() {
     const slow = round % SLOW === 0;
     const measured = health.policy === "ppd";
     const residency = slow ? (await call("residency")).pods : null;
+    if (slow) panels.watch.show(...(await Promise.all(["slo", "admission", "drift"].map((name) => call(name)))));
     const table = slow && measured ? await call("table") : null;
     round += 1;
     last = Date.now();
@@ -131,4 +133,5 @@ panels.decisions = decisionsPanel(follow, panels.explain.open);
 panels.heatmap = heatmapPanel(look);
 panels.canary = canaryPanel(look);
 panels.pods = podsPanel(look);
+panels.watch = watchPanel();
 start();
