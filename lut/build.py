@@ -58,7 +58,7 @@ def build(
     axes = axes or _axes_of(measured)
     tables: dict[str, DraftTable] = {}
     left_out: dict[str, str] = {}
-    for assignment, arms in sorted(_group(measured, axes).items()):
+    for assignment, arms in sorted(group(measured, axes).items()):
         try:
             tables[assignment] = _table(axes, arms)
         except _Incomplete as reason:
@@ -112,7 +112,7 @@ def _axes_of(points: Sequence[Located]) -> Axes:
         raise TableError(str(error)) from error
 
 
-def _group(points: Sequence[Located], axes: Axes) -> Groups:
+def group(points: Sequence[Located], axes: Axes) -> Groups:
     places = [{value: index for index, value in enumerate(values)} for values in axes.values]
     groups: Groups = {}
     for located in points:

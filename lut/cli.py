@@ -16,6 +16,7 @@ from typing import Any
 from lut import diff, plot, show
 from lut.build import build
 from lut.errors import TableError
+from lut.learn import MIN_SAMPLES, PRIOR, learn
 from lut.paper import GPU, MODEL, NETWORK, read_paper
 from lut.publish import write_table_set
 from lut.raw import Located, read_raw
@@ -32,6 +33,7 @@ def add_commands(subparsers: argparse._SubParsersAction[Any]) -> None:
         required=True, metavar="COMMAND"
     )
     _add_build(commands)
+    _add_learn(commands)
     _add_import(commands)
     _add_show(commands)
     _add_diff(commands)
@@ -46,6 +48,22 @@ def _add_build(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--gpu", default="", metavar="TEXT", help="what the pods run on")
     parser.add_argument("--network", default="", metavar="TEXT", help="what connects the pods")
     parser.set_defaults(run=_runner(_build))
+
+
+def _add_learn(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "learn", help="make a table set of another and what was measured in production", allow_abbrev=False
+    )
+    parser.add_argument("directory", type=Path, metavar="DIR", help="table set that the gateway used")
+    parser.add_argument("raw", nargs="+", type=Path, metavar="RAW", help="its drift.measurements_file")
+    _add_output(parser)
+    parser.add_argument(
+        "--prior", type=_count, default=PRIOR, metavar="N", help=f"turns the old numbers count for (default {PRIOR})"
+    )
+    parser.add_argument(
+        "--min-samples", type=_count, default=MIN_SAMPLES, metavar="N", help=f"per cell (default {MIN_SAMPLES})"
+    )
+    parser.set_defaults(run=_runner(_learn))
 
 
 def _add_import(commands: argparse._SubParsersAction[Any]) -> None:
@@ -133,6 +151,13 @@ def _runner(command: Command) -> Callable[[argparse.Namespace], int]:
 
 
 def _build(options: argparse.Namespace) -> None:
+    points, notes = _read(options)
+    draft = build(points, model=options.model, gpu=options.gpu, network=options.network, notes=notes)
+    _report(write_table_set(options.output, draft))
+
+
+def _read(options: argparse.Namespace) -> tuple[list[Located], list[str]]:
+    """All raw points, and the notes for the manifest."""
     points: list[Located] = []
     notes = list(options.note)
     for path in options.raw:
@@ -141,8 +166,19 @@ def _build(options: argparse.Namespace) -> None:
         if read.torn is not None:
             sys.stderr.write(f"ppd-gateway: {read.torn}\n")
             notes.append(read.torn)
-    draft = build(points, model=options.model, gpu=options.gpu, network=options.network, notes=notes)
-    _report(write_table_set(options.output, draft))
+    return points, notes
+
+
+def _learn(options: argparse.Namespace) -> None:
+    points, notes = _read(options)
+    found = learn(_open(options.directory), points, prior=options.prior, min_samples=options.min_samples, notes=notes)
+    directory = write_table_set(options.output, found.draft)
+    for reason, lines in found.passed_over.items():
+        sys.stdout.write(f"{directory}: {reason}: {lines} lines passed over\n")
+    sys.stdout.write(
+        f"{directory}: learned from {found.turns} turns; {found.cells} of {found.arms_cells} cells changed\n"
+    )
+    _report(directory)
 
 
 def _import(options: argparse.Namespace) -> None:

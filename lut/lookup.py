@@ -79,6 +79,18 @@ class Table:
         self._byte_steps = tuple(step * len(arms) * ARM_BYTES for step in self._steps)
         self._has_readback = len(arms) > 2
 
+    def place(
+        self, context_tokens: float, new_tokens: float, output_tokens: float, rate: float
+    ) -> tuple[int, int, int, int]:
+        """The indices of that cell which `nearest` answers from."""
+        c_midpoints, i_midpoints, o_midpoints, q_midpoints = self._midpoints
+        return (
+            bisect_left(c_midpoints, context_tokens),
+            bisect_left(i_midpoints, new_tokens),
+            bisect_left(o_midpoints, output_tokens),
+            bisect_left(q_midpoints, rate),
+        )
+
     def nearest(self, context_tokens: float, new_tokens: float, output_tokens: float, rate: float) -> Cell:
         """The cell whose axis values are nearest in log coordinates, axis by axis."""
         c_midpoints, i_midpoints, o_midpoints, q_midpoints = self._midpoints

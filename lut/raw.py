@@ -7,7 +7,7 @@ line, which is reported and left out; anything else that is malformed names file
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -128,9 +128,14 @@ class RawWriter:
 
     def append(self, point: RawPoint) -> None:
         """Raises TableError when the point would not be read again, or the disk is full."""
-        line = msgspec.json.encode(point) + b"\n"
+        self.extend([point])
+
+    def extend(self, points: Iterable[RawPoint]) -> None:
+        """Several in one piece, all or none of them. Raises TableError as `append` does."""
+        line = b"".join(msgspec.json.encode(point) + b"\n" for point in points)
         try:
-            _decoder.decode(line)
+            for each in line.splitlines():
+                _decoder.decode(each)
         except msgspec.MsgspecError as error:
             raise refuse(self.path, f"not written, the point is malformed: {error}") from error
         try:
