@@ -136,6 +136,8 @@ HYSTERESIS = 1.05
 """A target counts as violated for a step above this pressure, and as recovered below 1 / this."""
 EASE = 0.8
 """Only below this pressure the weights go back towards what was configured."""
+EASE_WINDOWS = 10
+"""And only so many windows after it was violated, or after the last step back."""
 _MAX_PATIENCE = 64
 
 
@@ -243,6 +245,7 @@ class SloController:
         pulled = Leaning.TTFT if self.step > 0 else Leaning.TPOT
         if self.step and 0 <= pressure[pulled] < EASE and now_s >= self._ease_at_s:
             self._eased = pulled
+            self._ease_at_s = now_s + self._patience * self.settings.window_s * EASE_WINDOWS
             self.why = f"{pulled} at {pressure[pulled]:.2f} of its target: back towards what is configured"
             return self.step - (1 if self.step > 0 else -1)
         return self.step
@@ -252,7 +255,7 @@ class SloController:
         if self._eased is lean:
             self._patience = min(_MAX_PATIENCE, self._patience * 2)
             self._eased = None
-        self._ease_at_s = now_s + self._patience * self.settings.window_s * 2
+        self._ease_at_s = now_s + self._patience * self.settings.window_s * EASE_WINDOWS
 
     def _pressure(self, standings: list[Standing], lean: Leaning, now_s: float) -> float:
         """Of the target of that kind that stands worst; -1 where there is none, or too little was seen."""

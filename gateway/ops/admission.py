@@ -18,6 +18,7 @@ from gateway.core.tenants import TenantBook, TenantFileError, read_tenants
 from gateway.net.records import IdleObserver, Outcome, RequestRecord
 from gateway.net.settings import ClassSettings
 from gateway.net.tenancy import Tenancy
+from gateway.ops.documents import Shared, text_of, watched
 from gateway.ops.layers import ConfigError
 from gateway.ops.logs import MAIN
 from gateway.ops.watch import WatchedFiles, reason_of
@@ -76,32 +77,28 @@ def tenants_path(values: Mapping[str, Any], sources: Mapping[str, str], fallback
     return Path(values["tenants_file"])
 
 
-def load_tenants(path: Path) -> TenantBook:
-    """Read the file. Raises ConfigError."""
+def load_tenants(path: Path, shared: Shared | None = None) -> TenantBook:
+    """Read the file, or the document in the shared state. Raises ConfigError."""
     try:
-        return _read(path)
+        return book_of(text_of(path, shared, MAX_FILE_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: tenants_file: {reason_of(error)}") from None
 
 
-def watch_tenants(path: Path, tenancy: Tenancy) -> WatchedFiles:
-    """Keeps the tenants those of the file."""
+def watch_tenants(path: Path, tenancy: Tenancy, shared: Shared | None = None) -> WatchedFiles:
+    """Keeps the tenants those of the file, or of the document."""
 
     def take() -> str:
-        tenancy.book = _read(path)
+        tenancy.book = book_of(text_of(path, shared, MAX_FILE_BYTES))
         return tenancy.book.describe()
 
-    return WatchedFiles(f"tenants ({path})", [path], take)
+    return watched(f"tenants ({path})", path, take, shared)
 
 
-def _read(path: Path) -> TenantBook:
-    """Raises OSError, ValueError."""
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError("the file is too large")
+def book_of(text: str) -> TenantBook:
+    """Raises ValueError."""
     try:
-        return read_tenants(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8 text") from None
+        return read_tenants(text)
     except TenantFileError as error:
         raise ValueError(str(error)) from None
 

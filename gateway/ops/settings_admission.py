@@ -21,7 +21,7 @@ ADMISSION_SETTINGS = (
         "tenants_file",
         text,
         None,
-        "TOML file of the tenants' classes, shares, quotas, models, weights; needs api_keys; read again when changed",
+        "TOML file of the tenants' classes, shares, quotas, models, weights; needs api_keys; or state:tenants",
         "FILE",
     ),
     Setting(

@@ -116,7 +116,7 @@ def _of_targets(book: Book) -> None:
     Shown(
         book,
         "ppd_slo_pressure",
-        "What was measured over the window, by its target: above 1 it is violated; not there while too little was seen.",
+        "What was measured over the window, by its target: above 1 it is violated; absent while too little was seen.",
         ["service_class", "target"],
         read=lambda parts: [
             ((s.service.value, s.metric), s.pressure) for s in _standings(parts) if not math.isnan(s.measured)
