@@ -23,7 +23,7 @@ Lengths = Mapping[bytes, Mapping[int, int]]
 
 def root_of(*parts: str) -> bytes:
     """The root of all chains of one (tenant, model, cache salt)."""
-    return xxhash.xxh3_128_digest("\0".join(f"{len(part)}:{part}" for part in parts).encode())
+    return xxhash.xxh3_128_digest("\0".join([f"{len(part)}:{part}" for part in parts]).encode())
 
 
 class Chain(Protocol):

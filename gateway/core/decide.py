@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.core.conversations import Conversation, Kind, Recognition
 from gateway.core.load import Load
-from gateway.core.placement import Costs, burden, cheapest, least_loaded
+from gateway.core.placement import MOVE_RATIO, Costs, burden, cheapest, least_loaded
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import Choice, Policy, Route, TurnView
 from gateway.core.reasons import ReasonClass
@@ -247,7 +247,7 @@ def _whole(request: Request, conversation: Conversation, fleet: Fleet, home: Pod
 
 def _fresh(turn: Turn, home: Pod | None, reason: str, why: ReasonClass) -> Plan | None:
     """Place a conversation of which too little is resident: a P and D pair, or a replica if that is less loaded."""
-    key, fleet = turn.key, turn.fleet
+    fleet = turn.fleet
     decode = home
     if home is None or turn.request.full(home):
         decode = _calmest(turn, _with_room(turn))
@@ -298,14 +298,15 @@ def _calmest(turn: Turn, pods: list[Pod], *, whole: bool = False) -> Pod | None:
 def _elsewhere(turn: Turn, held: Held, choice: Choice) -> Plan | None:
     """A plan to move the conversation, where another decode pod is so much less busy that it pays; else None."""
     costs, request = turn.costs, turn.request
-    if costs is None:
+    new = max(1, request.prompt_tokens - held.tokens)
+    if costs is None or costs.whole(held.pod, new) <= MOVE_RATIO * costs.usual(held.pod, new):
         return None
     others = [pod for pod in _with_room(turn) if pod is not held.pod and pod.direct_off is None]
     other = _calmest(turn, others)
     prefill = None if other is None else _prefill_pod(turn, other)
     if other is None or prefill is None:
         return None
-    new, new_on_prefill = max(1, request.prompt_tokens - held.tokens), turn.new_on(prefill)
+    new_on_prefill = turn.new_on(prefill)
     stay = costs.whole(held.pod, new)
     if choice.route is not Route.LOCAL:
         stay = costs.pair(prefill, held.pod, new_on_prefill, new)

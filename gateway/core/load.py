@@ -170,6 +170,11 @@ class Loads:
         over = pod.facts.kv_usage - _FULL_KV
         return found * (1 + _OVERFLOW * over) if over > 0 else found
 
+    def usual_s(self, role: Role, new_tokens: int, output_tokens: int) -> tuple[float, float]:
+        """Seconds to the first token, and for all others, at a pod of that role with the load they had of late."""
+        usual = self._usual[role]
+        return usual.first.at(self._ahead[role] + new_tokens), output_tokens * usual.each.at(self._beside[role] + 1)
+
     def handover_s(self, tokens: int) -> float:
         """From P's answer to D's first token."""
         return self._moves.at(tokens)

@@ -101,7 +101,10 @@ class Outliers:
         return found
 
     def _of(self, pod: Pod) -> _Seen:
-        return self._seen.setdefault(pod.url, _Seen())
+        seen = self._seen.get(pod.url)
+        if seen is None:
+            seen = self._seen[pod.url] = _Seen()
+        return seen
 
 
 def _against(url: str, values: dict[str, float]) -> tuple[float, float]:

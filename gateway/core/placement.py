@@ -84,6 +84,11 @@ class Costs(NamedTuple):
         way = int(1e6 * self.weights.w_ttft * self.loads.handover_s(moved_tokens))
         return self.prefill(prefill, new_tokens) + way + self.decode(decode)
 
+    def usual(self, pod: Pod, new_tokens: int) -> int:
+        """What `whole` would be at a pod of that role on average."""
+        first_s, others_s = self.loads.usual_s(pod.role, new_tokens, self.output_tokens)
+        return int(1e6 * (self.weights.w_ttft * first_s + self.weights.w_tpot * others_s))
+
     @staticmethod
     def pays(stay: int, move: int) -> bool:
         """Whether a conversation is to move."""

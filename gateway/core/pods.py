@@ -125,7 +125,7 @@ class Pod(msgspec.Struct, eq=False):
 class Seat:
     """A request's place at a pod, taken from the moment it is planned there, so that others see it is taken.
 
-    kept: someone else goes on with it and will leave it. pending: tokens that are to be computed there before it answers.
+    kept: someone else goes on with it and will leave it. pending: tokens that it has computed there before it answers;
     ahead: those that were to be computed before them when it was taken.
     """
 

@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True):
     """A policy's word on one turn: PD, LOCAL or (where the view allows it) READBACK, and a reason for people.
 
     reason_class: the same as one word. score: S, None where none was computed. ttft_s, tpot_s: what the table expects
-    of that route, 0 for not known. rate, assignment: of the view. explored: the other route was better.
+    of that route, 0 for not known. context_tokens, rate, assignment: of the view. explored: the other route was better.
     """
 
     route: Route
@@ -77,6 +77,7 @@ class Choice(msgspec.Struct, frozen=True):
     score: float | None = None
     ttft_s: float = 0.0
     tpot_s: float = 0.0
+    context_tokens: int = 0
     rate: float = 0.0
     assignment: str = ""
     explored: bool = False
@@ -86,11 +87,16 @@ class Seen(msgspec.Struct, frozen=True):
     """What a turn whose route a policy chose turned out to be. Seconds, None where it was not measured."""
 
     choice: Choice
-    context_tokens: int
-    new_tokens: int
+    prompt_tokens: int
     output_tokens: int
     ttft_s: float | None
     tpot_s: float | None
+
+    @property
+    def point(self) -> tuple[int, int, int, float]:
+        """Where it lies in a table, by what the pods counted."""
+        context = self.choice.context_tokens
+        return context, max(1, self.prompt_tokens - context), self.output_tokens, self.choice.rate
 
 
 class Policy(Protocol):
@@ -180,9 +186,9 @@ class MeasuredTable:
         found = score(cell, view.weights.w_ttft, view.weights.w_tpot)
         route = Route(found.route) if found.route is not None else _settle(found, view.last_route)
         explored = False
-        if drift is not None and drift.explorer.share > 0 and found.degraded is None:
+        if drift is not None and drift.exploring and found.degraded is None:
             other = Route.PD if route is not Route.PD else Route.LOCAL
-            measured = drift.measured(other, assignment, table.place(*point))
+            measured = drift.measured(other)
             if drift.explorer.wants(view.key, view.turn, found.s, measured):
                 route, explored, remark = other, True, f"{remark} explores {other}"
         place = f"π={assignment}" if exact else f"π={assignment} (nearest to {view.assignment})"
@@ -194,10 +200,17 @@ class MeasuredTable:
             ReasonClass.EXPLORED if explored else _class_of(found),
             found.s,
             *_expected(cell, route),
+            view.resident_tokens,
             view.rate,
             view.assignment,
             explored,
         )
+
+    def take(self, tables: TableSet) -> None:
+        """Decide by another set from now on."""
+        self.tables = tables
+        if self.drift is not None:
+            self.drift.table_changed()
 
     def learn(self, seen: Seen, now_s: float) -> list[Change]:
         """A turn ended; gives the alarms of drift that went on or off by it."""
@@ -205,7 +218,7 @@ class MeasuredTable:
         if drift is None:
             return []
         table, _, _ = self.tables.nearest_assignment(choice.assignment)
-        point = (seen.context_tokens, seen.new_tokens, seen.output_tokens, choice.rate)
+        point = seen.point
         cell = table.interpolated(*point) if self.interpolate else table.nearest(*point)
         arm = cell.local if choice.route is Route.LOCAL else cell.pd
         if choice.route is Route.READBACK:
@@ -233,7 +246,7 @@ class Queue:
         route = Route.LOCAL if load.local_s <= load.pd_s else Route.PD
         reason = f"{route}: first token in {1000 * load.local_s:.0f} ms on D, {1000 * load.pd_s:.0f} ms through P"
         ttft_s = load.local_s if route is Route.LOCAL else load.pd_s
-        return Choice(route, reason, ttft_s=ttft_s, tpot_s=load.tpot_s, rate=view.rate, assignment=view.assignment)
+        return Choice(route, reason, ttft_s=ttft_s, tpot_s=load.tpot_s)
 
 
 def _loaded(cell: Cell, load: Load) -> Cell:

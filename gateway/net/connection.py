@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Request] = deque()
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def _expect_within(self, seconds: float) -> None:
-        self.deadline = self._loop.time() + seconds
+        self.deadline = self.loop.time() + seconds
         self._host.watch(self, self.deadline)
 
     def _too_large(self) -> BodyTooLargeError:

@@ -132,7 +132,7 @@ class Gateway:
         return path if path in self._table else "other"
 
     def _find(self, incoming: Incoming) -> Handler:
-        entry = self._table.get(self._known(incoming.path))
+        entry = self._table.get(incoming.path) or self._table.get(self._known(incoming.path))
         if entry is None:
             raise UnknownPathError("Unknown path.")
         if incoming.method not in entry.methods:
@@ -203,6 +203,9 @@ def where(error: BaseException) -> str:
 
 def _require_json(incoming: Incoming) -> None:
     """As vLLM does (`serve/utils/api_utils.py`, validate_json_request), but with the status that says so."""
-    media_type = incoming.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    given = incoming.headers.get("Content-Type", "")
+    if given == "application/json":
+        return
+    media_type = given.partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise WrongContentTypeError("Unsupported Media Type: only 'application/json' is allowed.")

@@ -23,12 +23,14 @@ from gateway.net.handover import close_opened, let_go, refuse_offer
 from gateway.net.intake import Intake, take_in
 from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_connection, no_pod
 from gateway.net.outside import Outside
+from gateway.net.paces import Paces
 from gateway.net.parts import Parts
 from gateway.net.placenotes import PlaceNotes
 from gateway.net.prefill import PrefillLeg
 from gateway.net.records import Outcome, RequestRecord
 from gateway.net.relay import OpenStream, open_stream, relay_stream
 from gateway.net.retries import Retries
+from gateway.net.tracing import Step, traced
 from gateway.net.transfer import Transfer
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
@@ -69,6 +71,7 @@ class Generation:
         self._session_id: str | None = None
         self._rank: int | None = None
         self._places = PlaceNotes(parts, record)
+        self._paces = Paces(parts, record)
         self._retries: Retries
         self._trial = ALL_CANARY
         self._kv = Transfer(parts, incoming, record)
@@ -76,6 +79,8 @@ class Generation:
     async def run(self) -> None:
         """Answer the client, learn from it. Raises ClientVisibleError, ClientGoneError."""
         parts = self._parts
+        if parts.tracer is not None:
+            self._record.trace = parts.tracer.begin(self._incoming)
         intake = await take_in(parts, self._endpoint, self._incoming, self._record)
         self._fields, self._session_id = intake.fields, intake.session_id
         self._prompt_tokens = intake.request.prompt_tokens
@@ -127,6 +132,7 @@ class Generation:
         if usage.output_tokens:
             self._parts.outputs.learn(intake.tenant, usage.output_tokens)
         self._places.learn(plan, intake.recognition.shared_tokens, usage)
+        self._paces.ended(plan.answering)
 
     async def _until_answered(self, plan: Plan, intake: Intake) -> tuple[Plan, Learned | None]:
         key, handover_allowed = intake.recognition.conversation.key, intake.request.whole is None
@@ -165,7 +171,7 @@ class Generation:
         raise PodFailedError(f"No pod could answer ({failure.leg} leg: {failure.fault.word}).")
 
     async def _carry_out(self, plan: Plan) -> Learned | None:
-        seat = Seat(plan.answering, self._prompt_tokens)
+        seat = self._paces.answering_seat(plan, self._prompt_tokens)
         try:
             await self._kv.prepare(plan, self._prefill_leg)
             return await self._answer(seat)
@@ -186,7 +192,7 @@ class Generation:
 
     async def _answer(self, seat: Seat) -> Learned | None:
         pod, prefilled = seat.pod, self._kv.prefilled
-        asks = self._endpoint.dialect.asks_usage
+        asks = self._record.stream and self._endpoint.dialect.asks_usage
         ask_usage = asks and (self._one_choice or pod.url in self._parts.fingerprints)
         fields = self._fields
         if prefilled is not None and self._kv.ids is not None:
@@ -195,11 +201,12 @@ class Generation:
             fields = legs.with_report(fields)
         body = legs.decode_body(fields, prefilled.handover if prefilled else None, ask_usage=ask_usage)
         sent_at = time.monotonic()
-        opening = asyncio.ensure_future(self._kv.beside(self._open(pod, body)))
+        opening = asyncio.get_running_loop().create_task(self._kv.beside(self._open(pod, body)))
         opened: OpenStream | Finished | None = None
         try:
             opened = await asyncio.shield(opening)
             self._kv.taken()
+            self._paces.began(seat, sent_at, handed_over=prefilled is not None)
             self._parts.praise(pod, begun=True)
             self._retries.settle()
             if isinstance(opened, Finished):
@@ -234,6 +241,8 @@ class Generation:
                 opened = Finished(answer.status, answer.headers, await answer.read(limit_s))
         except PodFault as fault:
             self._parts.notice(pod, fault)
+            if self._record.trace is not None:
+                self._record.trace.over(Step.ANSWER, fault.word)
             raise LegFault(Leg.ANSWER, fault) from fault
         finally:
             if answer is not None and not isinstance(opened, OpenStream):
@@ -326,6 +335,7 @@ class Generation:
         request_id = self._record.request_id + self._kv.mark
         items, priority = self._incoming.header_items(), self._record.priority
         headers = names.to_pod(items, request_id, self._session_id, self._rank, priority)
+        headers = traced(self._record.trace, Step.ANSWER, pod.url, headers)
         return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)
 
     async def _send(self, answer: Finished) -> None:

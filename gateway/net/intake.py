@@ -153,7 +153,7 @@ def _chain(root: bytes, prompt: Prompt) -> Chain | None:
     return None
 
 
-def _weights(parts: Parts, incoming: Incoming, asker: Tenant | None) -> Weights:
+def _weights(parts: Parts, incoming: Incoming, asker: Tenant | None = None) -> Weights:
     """The client's own as it says them; else those set for it, as the targets move them."""
     settings = parts.settings.weights
     asked = incoming.headers.get(names.WEIGHTS)

@@ -41,7 +41,10 @@ class Finished:
     @property
     def is_json(self) -> bool:
         """By its own word."""
-        return any(n.lower() == "content-type" and v.startswith("application/json") for n, v in self.headers)
+        for name, value in self.headers:
+            if name.lower() == "content-type" and value.startswith("application/json"):
+                return True
+        return False
 
 
 class PodRejected(Exception):

@@ -7,6 +7,7 @@ not passed gets none: other prefill pods do, or the decode pod computes the prom
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 import time
@@ -22,7 +23,8 @@ from gateway.wire.answers import engine_of, read_prefill
 from gateway.wire.contract import Api
 from gateway.wire.fields import parse
 from gateway.wire.handovers import Handover
-from gateway.wire.legs import decode_body, prefill_body
+from gateway.wire.legs import decode_body, prefill_body, release_body
+from gateway.wire.readback import release_params
 
 TARGET = "/v1/completions"
 DEFAULT_BLOCK_SIZE = 128
@@ -31,11 +33,15 @@ _TOKEN_IDS = range(20, 120)
 
 
 class PairProbes:
-    """Probes the pairs that are held back. first_retry_s doubles with every failure, up to last_retry_s."""
+    """Probes the pairs that are held back. first_retry_s doubles with every failure, up to last_retry_s.
+
+    offering: decode pods that kept the blocks of a probe for a readback.
+    """
 
     def __init__(self, parts: Parts, first_retry_s: float = 1.0, last_retry_s: float = 60.0) -> None:
         self._parts = parts
         self._running: set[asyncio.Task[None]] = set()
+        self.offering: set[str] = set()
         self.first_retry_s = first_retry_s
         self.last_retry_s = last_retry_s
 
@@ -117,7 +123,8 @@ class PairProbes:
         asking = self._first(prefill, handover, prefill_body(Api.COMPLETIONS, fields, (), handover.ask), request_id)
         if handover.tell is None:
             tell = await asking
-            await self._ask(decode, decode_body(fields, tell, ask_usage=False), request_id + handover.mark)
+            text = await self._ask(decode, decode_body(fields, tell, ask_usage=False), request_id + handover.mark)
+            await self._refuse_offer(prefill, decode, text, request_id)
             return True
         first = asyncio.ensure_future(asking)
         second = asyncio.ensure_future(
@@ -130,6 +137,15 @@ class PairProbes:
                 leg.cancel()
             await asyncio.gather(first, second, return_exceptions=True)
         return True
+
+    async def _refuse_offer(self, prefill: Pod, decode: Pod, answer: bytes, request_id: str) -> None:
+        """A decode pod with `bidirectional_kv_xfer` keeps the blocks for a readback, for which nobody will ask."""
+        offer = read_prefill(answer).handover
+        params = None if offer is None else release_params(offer)
+        if params is not None:
+            self.offering.add(decode.url)
+            with contextlib.suppress(PodFault):
+                await self._ask(prefill, release_body(params), f"{request_id}-release")
 
     async def _first(self, prefill: Pod, handover: Handover, body: bytes, request_id: str) -> msgspec.Raw:
         text = await self._ask(prefill, body, request_id + handover.mark, handover.rank)

@@ -28,6 +28,7 @@ from gateway.net.admission import Admission
 from gateway.net.origins import Origins
 from gateway.net.records import Observer
 from gateway.net.settings import GatewaySettings
+from gateway.net.tracing import Tracer
 from gateway.net.upstream import PodClient, PodFault
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Parts:
     tenancy: tenants and their quotas, where a file names them. slo: moves the weights, where there are targets.
     origins: how each prefill pod hands over.
     outliers: which pods are far from their peers.
+    tracer: makes traces of requests, where they are wanted.
     canary: which conversations the policy routes. outside: the operator's own proxy, where the others go there.
     """
 
@@ -84,6 +86,7 @@ class Parts:
     origins: Origins = field(default_factory=Origins)
     canary: Canary = field(default_factory=Canary)
     outside: OutsideProxy | None = None
+    tracer: Tracer | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:

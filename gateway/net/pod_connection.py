@@ -1,4 +1,4 @@
-"""One connection to a pod: HTTP/1.1 on `asyncio.BufferedProtocol` with llhttp.
+"""One connection to a pod: HTTP/1.1 on `asyncio.Protocol` with llhttp.
 
 Rule of this room: one request at a time; what arrives is handed on within the read that brought it, as one piece. A
 connection is used again only when the answer before was complete and the pod did not say it would close.
@@ -16,19 +16,19 @@ import httptools
 from gateway.net.exchange import Headers
 from gateway.net.fault import PodFault
 
-READ_BYTES = 64 * 1024
+WRITE_AS_ONE_BYTES = 64 * 1024
+"""A head and a body up to this size are put together and go out in one plain write."""
+
 MAX_HEAD_BYTES = 64 * 1024
 WRITE_HIGH_BYTES = 256 * 1024
 MAX_HELD_BYTES = 128 * 1024 * 1024
 """Of an answer that is read whole; a pod that never ends one must not fill the memory."""
 
-_buffer = memoryview(bytearray(READ_BYTES))
-"""Shared by all connections of the process's event loop: what a read puts there is taken out before the next read."""
-
 Sink = Callable[[bytes], None]
+RawHeaders = list[tuple[bytes, bytes]]
 
 
-class PodConnection(asyncio.BufferedProtocol):
+class PodConnection(asyncio.Protocol):
     """A connection and, while a request is on it, the answer.
 
     used: how many requests it has carried. idle_since: loop time at which the last one was over.
@@ -36,11 +36,12 @@ class PodConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # the parser calls it: no frame of Python per piece
         self._sink: Sink | None = None
         self._head_bytes = 0
         self._held = 0
@@ -52,7 +53,7 @@ class PodConnection(asyncio.BufferedProtocol):
         self.silent_since = 0.0
         self.closed = False
         self.status = 0
-        self.headers: list[tuple[str, str]] = []
+        self.raw_headers: RawHeaders = []
         self.has_head = False
         self.complete = False
         self.fault: PodFault | None = None
@@ -66,30 +67,21 @@ class PodConnection(asyncio.BufferedProtocol):
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return _buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._parser is None:
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
             self._broke(PodFault("malformed", "bytes that nobody asked for"))
             return
-        self.silent_since = self._loop.time()
-        if not self.has_head:
-            self._head_bytes += nbytes
-            if self._head_bytes > MAX_HEAD_BYTES + READ_BYTES:
-                self._broke(PodFault("malformed", "the head of the answer is too large"))
-                return
+        self.silent_since = self.loop.time()
         try:
-            self._parser.feed_data(bytes(_buffer[:nbytes]))
+            parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._broke(PodFault("malformed", type(error).__name__))
             return
-        if self._sink is None and self._pieces:
-            self._held += nbytes
-            if self._held > MAX_HELD_BYTES:
-                self._broke(PodFault("malformed", "the answer is too large"))
-                return
-        self._hand_on()
+        if self._sink is None:
+            self._hold(len(data))
+        else:
+            self._pass_on(self._sink)
 
     def eof_received(self) -> bool:
         return False
@@ -100,8 +92,8 @@ class PodConnection(asyncio.BufferedProtocol):
         if self._parser is None or self.complete:
             return
         if self.has_head and not self._framed and exc is None:
-            self._finish()
-            self._hand_on()
+            self.complete = True
+            self._wake()
         else:
             self._broke(PodFault("reset", type(exc).__name__ if exc is not None else "closed before the end"))
 
@@ -113,7 +105,7 @@ class PodConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.has_head:
-            self.headers.append((name.decode("latin-1"), value.decode("latin-1")))
+            self.raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -121,21 +113,17 @@ class PodConnection(asyncio.BufferedProtocol):
         if self.status < 200:
             return
         self.has_head = True
-        self._framed = self.status in (204, 304) or any(
-            name.lower() in ("content-length", "transfer-encoding") for name, _ in self.headers
-        )
-
-    def on_body(self, data: bytes) -> None:
-        self._pieces.append(data)
+        names = [name.lower() for name, _ in self.raw_headers]
+        self._framed = b"content-length" in names or b"transfer-encoding" in names or self.status in (204, 304)
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
         if self.status < 200:  # an interim answer; the real one follows
-            self.headers.clear()
+            self.raw_headers.clear()
             return
         if not self._parser.should_keep_alive():
             self.close()
-        self._finish()
+        self.complete = True
 
     # ---- one request
 
@@ -144,11 +132,12 @@ class PodConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise PodFault("reset", "the connection was closed while it was idle")
         self.used += 1
-        self.status, self.headers, self.has_head, self.complete, self.fault = 0, [], False, False, None
-        self._pieces, self._sink, self._head_bytes, self._bodyless, self._held = [], None, 0, bodyless, 0
+        self.status, self.raw_headers, self.has_head, self.complete, self.fault = 0, [], False, False, None
+        self._sink, self._head_bytes, self._bodyless, self._held = None, 0, bodyless, 0
+        self._pieces.clear()
         self._parser = httptools.HttpResponseParser(self)
-        self.silent_since = self._loop.time()
-        if len(body) < READ_BYTES:
+        self.silent_since = self.loop.time()
+        if len(body) < WRITE_AS_ONE_BYTES:
             self._transport.write(data + body)
         else:
             self._transport.writelines((data, body))
@@ -159,7 +148,7 @@ class PodConnection(asyncio.BufferedProtocol):
             await self._wait()
         if self._bodyless and not self.complete:
             self.close()
-            self._finish()
+            self.complete = True
 
     async def until_complete(self) -> bytes:
         """Wait for the whole body. Raises PodFault."""
@@ -186,9 +175,11 @@ class PodConnection(asyncio.BufferedProtocol):
 
     def take(self) -> bytes:
         """What has arrived and was not taken yet."""
-        pieces, self._pieces = self._pieces, []
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
         self._held = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return data
 
     def pause(self) -> None:
         """Read nothing for now, so that the pod feels it."""
@@ -200,7 +191,7 @@ class PodConnection(asyncio.BufferedProtocol):
         """Read again."""
         if self._paused:
             self._paused = False
-            self.silent_since = self._loop.time()
+            self.silent_since = self.loop.time()
             if self._transport is not None:
                 self._transport.resume_reading()
 
@@ -232,14 +223,15 @@ class PodConnection(asyncio.BufferedProtocol):
     def rest(self) -> None:
         """The answer has been taken; the connection is idle now."""
         self._parser = None
-        self._pieces = []
-        self.resume()
-        self.idle_since = self._loop.time()
+        self._pieces.clear()
+        if self._paused:
+            self.resume()
+        self.idle_since = self.loop.time()
 
     async def _wait(self) -> None:
         if self.fault is not None:
             raise self.fault
-        self._waiter = self._loop.create_future()
+        self._waiter = self.loop.create_future()
         try:
             await self._waiter
         finally:
@@ -247,9 +239,25 @@ class PodConnection(asyncio.BufferedProtocol):
         if self.fault is not None:
             raise self.fault
 
-    def _hand_on(self) -> None:
-        sink, pieces = self._sink, self._pieces
-        if sink is not None and pieces:
+    def _hold(self, read_bytes: int) -> None:
+        """A read for someone who takes the answer whole or in pieces."""
+        if self._pieces:
+            self._held += read_bytes
+            if self._held > MAX_HELD_BYTES:
+                self._broke(PodFault("malformed", "the answer is too large"))
+                return
+        if self._head_bytes <= MAX_HEAD_BYTES:
+            self._head_bytes += read_bytes
+            if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
+                self._broke(PodFault("malformed", "the head of the answer is too large"))
+                return
+        if self.has_head:
+            self._wake()
+
+    def _pass_on(self, sink: Sink) -> None:
+        """A read of a stream that is passed on."""
+        pieces = self._pieces
+        if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             try:
@@ -257,18 +265,13 @@ class PodConnection(asyncio.BufferedProtocol):
             except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
                 self._broke(error)
                 return
-            if not self.complete:
-                return
-        waiter = self._waiter
-        if (
-            waiter is not None
-            and not waiter.done()
-            and (self.complete or (sink is None and (self.has_head or self._pieces)))
-        ):
-            waiter.set_result(None)
+        if self.complete:
+            self._wake()
 
-    def _finish(self) -> None:
-        self.complete = True
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _broke(self, fault: Exception) -> None:
         if self.complete and not isinstance(fault, PodFault):
@@ -276,8 +279,7 @@ class PodConnection(asyncio.BufferedProtocol):
         if not self.complete and self.fault is None:
             self.fault = fault  # type: ignore[assignment]
         self.close()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._wake()
 
 
 def head_of(method: str, host: str, target: str, headers: Headers, body_bytes: int) -> bytes:

@@ -10,15 +10,17 @@ from dataclasses import replace
 
 from gateway.core.decide import Plan
 from gateway.core.fallback import Leg
-from gateway.core.pods import Pod, Seat
+from gateway.core.pods import Pod
 from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.handover import release
 from gateway.net.outcome import Finished, LegFault, PodRejected
+from gateway.net.paces import Paces
 from gateway.net.parts import Parts
 from gateway.net.readback import MIN_TOKENS, PROOF_S, Recall, Recalled, RecallFault
 from gateway.net.records import RequestRecord
+from gateway.net.tracing import Step, traced
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
 from gateway.wire.answers import PrefillAnswer, engine_of
@@ -141,22 +143,28 @@ class PrefillLeg:
             limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
         began = time.monotonic()
         answer: PodAnswer | None = None
-        seat = Seat(pod, self._seat_tokens)
+        paces = Paces(self._parts, self._record)
+        seat = paces.prefill_seat(pod, self._seat_tokens)
+        word: str | None = "cancelled"
         try:
             answer = await self._call(pod, body, limit_s)
             text = await answer.read(max(0.001, limit_s - (time.monotonic() - began)))
+            word = None if answer.status == 200 else "status"
         except PodFault as fault:
+            word = fault.word
             self._parts.notice(pod, fault)
             raise LegFault(Leg.PREFILL, fault) from fault
         finally:
             seat.leave_unless_kept()
             self._parts.admission.freed()
+            if self._record.trace is not None:
+                self._record.trace.over(Step.PREFILL, word)
             if answer is not None:
                 answer.close()
-        finished = Finished(answer.status, answer.headers, text)
-        if 400 <= answer.status < 500:
-            raise PodRejected(finished)
         if answer.status != 200:
+            finished = Finished(answer.status, answer.headers, text)
+            if 400 <= answer.status < 500:
+                raise PodRejected(finished)
             raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
         prefilled = self._dialect.read_prefill(text)
         handover = self.handover.answered(prefilled)
@@ -169,6 +177,7 @@ class PrefillLeg:
         self._parts.origins.learn(pod, handover)
         self._parts.praise(pod)
         self._record.prefill_s = time.monotonic() - began
+        paces.prefilled(seat, self._record.prefill_s)
         if prefilled.usage is not None:
             new_tokens = prefilled.usage.prompt_tokens - (prefilled.usage.cached_tokens or 0)
             self._parts.outliers.timed(pod, self._record.prefill_s, new_tokens, time.monotonic())
@@ -180,4 +189,5 @@ class PrefillLeg:
         priority = self._record.priority
         items = self._incoming.header_items()
         headers = names.to_pod(items, request_id, self._session_id, self.handover.rank, priority)
+        headers = traced(self._record.trace, Step.PREFILL, pod.url, headers)
         return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)

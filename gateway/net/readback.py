@@ -16,6 +16,7 @@ from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
+from gateway.net.tracing import Step, traced
 from gateway.net.upstream import PodFault
 from gateway.wire import readback as wire
 from gateway.wire.answers import read_prefill
@@ -105,14 +106,22 @@ class Recall:
 
     async def _ask(self, pod: Pod, path: str, body: bytes, session_id: str | None) -> tuple[int, bytes]:
         headers = names.to_pod(self.incoming.header_items(), f"{self.record.request_id}-recall", session_id)
+        headers = traced(self.record.trace, Step.RECALL, pod.url, headers)
+        word: str | None = "cancelled"
         began = time.monotonic()
         limit_s = self.parts.settings.timeouts.recall_s
         try:
             answer = await self.parts.client.call("POST", pod.url, path, headers, body, limit_s)
             try:
-                return answer.status, await answer.read(max(0.001, limit_s - (time.monotonic() - began)))
+                text = await answer.read(max(0.001, limit_s - (time.monotonic() - began)))
+                word = None if answer.status == 200 else "status"
+                return answer.status, text
             finally:
                 answer.close()
         except PodFault as fault:
+            word = fault.word
             self.parts.notice(pod, fault)
             raise RecallFault(f"recall_{fault.word}", fault.detail) from fault
+        finally:
+            if self.record.trace is not None:
+                self.record.trace.over(Step.RECALL, word)

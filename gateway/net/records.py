@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.decide import Plan
+from gateway.core.policies import Choice
 from gateway.core.reasons import ReasonClass
 from gateway.core.residency import Source, Verdict
+from gateway.net.tracing import Trace
 
 GAP_BOUNDS_S: tuple[float, ...] = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06)
 GAP_BOUNDS_S += (0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 10.0)
@@ -54,7 +56,8 @@ class RequestRecord:
     model: as asked for, "other" where the answering pod does not name it. reason_class, score, decide_s: what decided,
     the policy's S if it has one, and how long that took. forecast_ttft_s, forecast_tpot_s: what the table expects of
     the route taken. gaps: how many waits between two reads of the pod's stream fell into which bucket of GAP_BOUNDS_S;
-    gaps_s: their sum. moved_tokens: whose KV D fetched from P; avoided_tokens: whose KV the answering pod computed
+    gaps_s: their sum. choice: the policy's word, where the plan is what it chose.
+    moved_tokens: whose KV D fetched from P; avoided_tokens: whose KV the answering pod computed
     itself, so that nothing had to be fetched.
 
     service: the request's class, None where classes mean nothing. queued_s: how long it waited to be let in. refused:
@@ -104,6 +107,8 @@ class RequestRecord:
     gaps_s: float = 0.0
     moved_tokens: int | None = None
     avoided_tokens: int | None = None
+    choice: Choice | None = None
+    trace: Trace | None = None
     service: str | None = None
     queued_s: float = 0.0
     refused: str | None = None
@@ -113,10 +118,11 @@ class RequestRecord:
         """What decided, and what the table expects of it, unless the plan is another than the policy chose."""
         choice = plan.choice
         self.reason_class = plan.reason_class
-        self.forecast_ttft_s = self.forecast_tpot_s = None
+        self.forecast_ttft_s = self.forecast_tpot_s = self.choice = None
         if choice is not None:
             self.score = self.score if choice.score is None else choice.score
             if plan.route is choice.route and plan.reason_class is choice.reason_class:
+                self.choice = choice
                 self.forecast_ttft_s, self.forecast_tpot_s = choice.ttft_s or None, choice.tpot_s or None
 
 

@@ -73,6 +73,7 @@ async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers,
     tap, answer = stream.tap, stream.answer
     end = StreamEnd(None, stream.first_byte_at)
     gaps, clock, last_at = end.gaps, time.monotonic, stream.first_byte_at
+    feed, write = tap.feed, outgoing.write
     outgoing.start(answer.status, headers)
     if stream.opening:
         outgoing.write(stream.opening)
@@ -83,8 +84,8 @@ async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers,
             now = clock()
             gaps[bisect_left(GAP_BOUNDS_S, now - last_at)] += 1
             last_at = now
-        if out := tap.feed(data):
-            outgoing.write(out)
+        if out := feed(data):
+            write(out)
 
     if not stream.ended:
         outgoing.pace(answer)

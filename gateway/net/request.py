@@ -18,10 +18,7 @@ class HeaderMap(Mapping[str, str]):
     __slots__ = ("_values",)
 
     def __init__(self, items: Headers) -> None:
-        values: dict[str, str] = {}
-        for name, value in items:
-            values.setdefault(name.lower(), value)
-        self._values = values
+        self._values = {name.lower(): value for name, value in reversed(items)}
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]

@@ -107,7 +107,7 @@ class HttpServer:
             self._gone(connection)
 
     def serve(self, connection: Connection, request: Request) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(self._serve(connection, request))
+        return connection.loop.create_task(self._serve(connection, request))
 
     def vet(self, head: Request) -> ClientVisibleError | None:
         return None if self._vet is None else self._vet(head)

@@ -4,7 +4,8 @@ Rule of this room: the file is whole or it is not used. It is made in slices bet
 put in place by rename; when that fails, the old one stays and requests are served as before.
 
 Layout: magic, format version, wall time, length of the rest, checksum; then frames of a length and a MessagePack list.
-The first frame tells the pods' processes (URL → instance), the others hold conversations, in no order.
+The first frame tells the pods' processes (URL → instance) and, by the key `drift`, what is known of that; the others
+hold conversations, in no order.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _FRAME = struct.Struct("<I")
 _AHEAD_S = 60.0
 """How far in the future a file's time may lie: clocks are set now and then."""
 
+_DRIFT = "drift"
+"""The one key of the first frame that is no pod's URL."""
+
 _SLICE_S = 0.001
 _SLICE_CONVERSATIONS = 50
 _SAY_AGAIN_S = 600.0
@@ -48,11 +52,12 @@ class SnapshotError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a file holds. age_s: since it was made."""
+    """What a file holds. age_s: since it was made. drift: what was known of it, as its owner wrote it."""
 
     age_s: float
     instances: dict[str, str]
     records: list[ConversationRecord]
+    drift: str = ""
 
 
 def read(path: Path, max_age_s: float, wall_s: float) -> Snapshot | None:
@@ -89,7 +94,9 @@ def read(path: Path, max_age_s: float, wall_s: float) -> Snapshot | None:
     try:
         first, *rest = _frames(body)
         records = [record for frame in rest for record in _records_decoder.decode(frame)]
-        return Snapshot(max(0.0, age_s), _pods_decoder.decode(first), records)
+        instances = _pods_decoder.decode(first)
+        drift = instances.pop(_DRIFT, "")
+        return Snapshot(max(0.0, age_s), instances, records, drift)
     except (msgspec.DecodeError, ValueError, struct.error):
         raise SnapshotError(f"{path}: not readable, though its checksum fits") from None
 
@@ -146,6 +153,7 @@ class Snapshots:
 
     on_failure: told why a file could not be written, at most every ten minutes for the same reason.
     on_end: told of every write whether it went well. written: (conversations, bytes, seconds) of the last one.
+    drift: gives what is known of that, to be kept as well.
     """
 
     def __init__(
@@ -164,6 +172,7 @@ class Snapshots:
         self._fleet = fleet
         self._on_failure = on_failure
         self._on_end = on_end
+        self.drift: Callable[[], str] | None = None
         self.written: tuple[int, int, float] | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
@@ -222,7 +231,10 @@ class Snapshots:
 
     async def _fill(self, body: Body) -> int:
         """Write everything down, and let others run in between; gives the number of conversations."""
-        body.add({pod.url: instance_of(pod) for pod in self._fleet})
+        first = {pod.url: instance_of(pod) for pod in self._fleet}
+        if self.drift is not None:
+            first[_DRIFT] = self.drift()
+        body.add(first)
         memory, keys = self._memory, self._memory.store.keys()
         count = 0
         slice_began_s = time.perf_counter()

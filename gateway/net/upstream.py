@@ -40,7 +40,7 @@ class Limit:
         self._seconds = seconds
         self._what = what
         self._gap = gap
-        self._loop = asyncio.get_running_loop()
+        self._loop = connection.loop
         self._timer = self._loop.call_later(max(0.001, seconds), self._fired)
 
     def __enter__(self) -> None:
@@ -62,20 +62,28 @@ class Limit:
 class PodAnswer:
     """The head of a pod's answer. Its body is read whole (`read`), in pieces (`next_chunk`), or passed on (`pipe`)."""
 
-    __slots__ = ("_connection", "_pool", "headers", "status")
+    __slots__ = ("_connection", "_headers", "_pool", "_raw", "status")
 
     def __init__(self, connection: PodConnection, pool: _Pool) -> None:
         self._connection: PodConnection | None = connection
         self._pool: _Pool = pool
         self.status = connection.status
-        self.headers: Headers = connection.headers
+        self._raw = connection.raw_headers
+        self._headers: Headers | None = None
+
+    @property
+    def headers(self) -> Headers:
+        """In order, as the pod sent them."""
+        if self._headers is None:
+            self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw]
+        return self._headers
 
     @property
     def content_type(self) -> str:
         """The media type in lower case, without parameters."""
-        for name, value in self.headers:
-            if name == "content-type" or name.lower() == "content-type":
-                return value.partition(";")[0].strip().lower()
+        for name, value in self._raw:
+            if name.lower() == b"content-type":
+                return value.decode("latin-1").partition(";")[0].strip().lower()
         return ""
 
     async def read(self, timeout_s: float) -> bytes:
@@ -146,6 +154,7 @@ class _Pool:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls = tls if parts.scheme == "https" else None
+        self._loop = asyncio.get_running_loop()
         self._idle: deque[PodConnection] = deque()
         self._made: WeakSet[PodConnection] = WeakSet()
         self.shut = False
@@ -153,7 +162,7 @@ class _Pool:
 
     def take(self) -> PodConnection | None:
         """A connection that is still good, as far as can be seen."""
-        oldest = asyncio.get_running_loop().time() - POD_KEEPALIVE_S
+        oldest = self._loop.time() - POD_KEEPALIVE_S
         while self._idle and (self._idle[0].closed or self._idle[0].idle_since < oldest):
             self._idle.popleft().close()
         while self._idle:
@@ -172,10 +181,9 @@ class _Pool:
 
     async def dial(self, connect_s: float) -> PodConnection:
         """A new connection. Raises PodFault."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(connect_s):
-                _, connection = await loop.create_connection(PodConnection, self._host, self._port, ssl=self._tls)
+                _, connection = await self._loop.create_connection(PodConnection, self._host, self._port, ssl=self._tls)
         except TimeoutError:
             raise PodFault("connect", f"no connection within {connect_s:g} s", reached=False) from None
         except OSError as error:
@@ -253,12 +261,11 @@ class PodClient:
             tls = self._tls or (ssl.create_default_context() if pod_url.startswith("https:") else None)
             pool = self._pools[pod_url] = _Pool(pod_url, tls)
         head = head_of(method, pool.name, target, headers, len(body))
-        loop = asyncio.get_running_loop()
         connection = pool.take()
         while True:
             if connection is None:
                 connection = await pool.dial(min(self._connect_s, timeout_s))
-            began = loop.time()
+            began = connection.loop.time()
             try:
                 connection.ask(head, body, bodyless=method == "HEAD")
                 with Limit(connection, timeout_s, "no answer within"):
@@ -268,7 +275,9 @@ class PodClient:
                 return PodAnswer(connection, pool)
             except PodFault as fault:
                 connection.close()
-                stale = connection.used > 1 and not connection.heard and loop.time() - began <= _STALE_WITHIN_S
+                stale = (
+                    connection.used > 1 and not connection.heard and connection.loop.time() - began <= _STALE_WITHIN_S
+                )
                 if not stale or fault.word != "reset" or pool.shut:
                     raise
                 connection = None

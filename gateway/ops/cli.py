@@ -67,7 +67,7 @@ def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
     check = config.add_parser("check", help="say whether a file is fit to serve, without starting anything")
     check.add_argument("file", type=Path, metavar="FILE")
     check.set_defaults(run=_check)
-    from gateway.ops import canary_command, explain, extra_commands
+    from gateway.ops import canary_command, completion, explain, extra_commands
     from gateway.ops.doctor import command as doctor
     from gateway.ops.profile import command as profile
     from lut.cli import add_commands as add_lut
@@ -78,6 +78,7 @@ def _parser(given: Sequence[str] = ()) -> argparse.ArgumentParser:
     canary_command.add_command(commands)
     doctor.add_command(commands)
     add_lut(commands)
+    completion.add_command(commands, parser)
     extra_commands.add_commands(commands, given)
     return parser
 

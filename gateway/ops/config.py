@@ -24,8 +24,10 @@ from gateway.net.settings import GatewaySettings, HealthSettings, PairSettings, 
 from gateway.ops.admission import classes_of, rules_of, slo_of, tenants_path
 from gateway.ops.control import AdminSettings, CanarySettings, admin_of, canary_of
 from gateway.ops.discovery.plan import DiscoveryPlan, discovers, discovery_of, is_name
+from gateway.ops.drift import DriftPlan, drift_of
 from gateway.ops.layers import ConfigError, checked, from_environment, from_file, from_flags
 from gateway.ops.settings import SETTINGS
+from gateway.ops.tracing_plan import TracingPlan, tracing_of
 from gateway.ops.watch import read_by_others
 from gateway.wire.handovers import Way
 
@@ -75,6 +77,9 @@ class Config:
     canary: CanarySettings
     slo: SloSettings
     discovery: DiscoveryPlan
+    tracing: TracingPlan | None
+    drift: DriftPlan
+    load_aware: bool
     values: Mapping[str, Any] = field(repr=False)
 
     def count(self, role: Role) -> int:
@@ -181,6 +186,9 @@ def build(
         canary=canary_of(values, sources, fallback),
         slo=slo_of(values),
         discovery=discovery_of(values, sources, fallback, environment),
+        tracing=tracing_of(values, sources, fallback),
+        drift=drift_of(values),
+        load_aware=values["load_aware"],
         values=values,
     )
 

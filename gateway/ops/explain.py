@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
+import time
 from pathlib import Path
 from typing import Any
 
+from gateway.core.drift.memory import restore
+from gateway.core.drift.monitor import Drift, DriftRules
 from gateway.core.policies import MeasuredTable, Route, TurnView
 from gateway.core.weights import parse_weights
+from gateway.net import snapshots
 from gateway.ops.config import SIMULATED_TABLE
+from gateway.ops.drift import table_id
 from gateway.ops.layers import ConfigError
 from gateway.ops.tables import open_checked
-from lut.table import Arm
+from lut.table import Arm, TableSet
 
 
 def add_command(commands: Any) -> None:
@@ -26,6 +32,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--last-route", choices=[Route.PD, Route.LOCAL], help="of the last turn; settles a tie")
     parser.add_argument("--table", type=Path, default=SIMULATED_TABLE, metavar="DIR", help="table set")
     parser.add_argument("--table-lookup", choices=["nearest", "interpolated"], default="nearest")
+    parser.add_argument("--state", type=Path, metavar="FILE", help="a gateway's state_file: correct as it would")
     parser.set_defaults(run=_explain)
 
 
@@ -35,7 +42,7 @@ def _explain(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise ConfigError(f"flag --weights: {error}") from None
     tables = open_checked(options.table)
-    policy = MeasuredTable(tables, options.table_lookup == "interpolated")
+    policy = MeasuredTable(tables, options.table_lookup == "interpolated", drift=_drift(options.state, tables))
     view = TurnView(
         turn=2,
         prompt_tokens=options.ctx + options.new,
@@ -56,6 +63,21 @@ def _explain(options: argparse.Namespace) -> int:
         if arm is not None:
             print(f"{name:>8}: {_numbers(arm)}")
     return 0
+
+
+def _drift(path: Path | None, tables: TableSet) -> Drift | None:
+    """What a gateway knew of drift. Raises ConfigError."""
+    if path is None:
+        return None
+    drift = Drift(DriftRules(correct=True))
+    try:
+        snapshot = snapshots.read(path, math.inf, time.time())
+        known = None if snapshot is None else snapshot.drift
+        if not known or not restore(drift, table_id(tables), known.encode(), 0.0):
+            raise ConfigError(f"flag --state: {path} knows nothing of drift against the table {tables.directory}")
+    except (snapshots.SnapshotError, ValueError) as error:
+        raise ConfigError(f"flag --state: {error}") from None
+    return drift
 
 
 def _numbers(arm: Arm) -> str:

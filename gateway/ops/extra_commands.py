@@ -31,14 +31,20 @@ EXTRA_COMMANDS = (
 def add_commands(commands: Any, given: Sequence[str]) -> None:
     """Mount them on an argparse sub-parser group; only the one that `given` begins with is imported.
 
+    `completion` gets all of them that can be.
+
     Raises ConfigError when it cannot be, which is a package that is not installed.
     """
     for extra in EXTRA_COMMANDS:
-        if list(given[:1]) != [extra.name]:
+        first = given[0] if given else None
+        if first not in (extra.name, "completion"):
             commands.add_parser(extra.name, help=extra.help, add_help=False)
             continue
         try:
             module = importlib.import_module(extra.module)
         except ModuleNotFoundError as error:
+            if first == "completion":
+                commands.add_parser(extra.name, help=extra.help, add_help=False)
+                continue
             raise ConfigError(f"{extra.name}: the module {error.name} is not installed") from None
         module.add_command(commands)

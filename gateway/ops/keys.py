@@ -17,42 +17,50 @@ from gateway.net.keys import Door
 from gateway.net.upstream import PodClient
 from gateway.ops import tls
 from gateway.ops.admin.token import load_token
-from gateway.ops.admission import load_tenants
+from gateway.ops.admission import book_of, load_tenants
 from gateway.ops.config import Config
+from gateway.ops.documents import Shared, text_of, watched
+from gateway.ops.documents import add_command as add_publish
 from gateway.ops.layers import ConfigError
 from gateway.ops.watch import WatchedFiles, reason_of
 
 MAX_FILE_BYTES = 64 << 20
 
 
-def load_keys(path: Path) -> KeyRing:
-    """Read the file. Raises ConfigError."""
+def load_keys(path: Path, shared: Shared | None = None) -> KeyRing:
+    """Read the file, or the document in the shared state. Raises ConfigError."""
     try:
-        return _read(path)
+        return _read(path, shared)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: api_keys: {reason_of(error)}") from None
 
 
 def check(config: Config) -> None:
     """Whether all keys and certificates can be used. Raises ConfigError."""
+    shared = shared_of(config)
     if config.api_keys is not None:
-        load_keys(config.api_keys)
+        load_keys(config.api_keys, shared)
     if config.tenants is not None:
-        load_tenants(config.tenants)
+        load_tenants(config.tenants, shared)
     load_upstream_key(config)
     if config.admin is not None:
         load_token(config.admin)
     tls.check(config)
 
 
-def watch_keys(path: Path, door: Door) -> WatchedFiles:
-    """Keeps the door's keys those of the file."""
+def watch_keys(path: Path, door: Door, shared: Shared | None = None) -> WatchedFiles:
+    """Keeps the door's keys those of the file, or of the document."""
 
     def take() -> str:
-        door.ring = _read(path)
-        return door.ring.describe()
+        ring = door.ring = _read(path, shared)
+        return ring.describe()
 
-    return WatchedFiles(f"keys ({path})", [path], take)
+    return watched(f"keys ({path})", path, take, shared)
+
+
+def shared_of(config: Config) -> Shared | None:
+    """The shared state, where there is one."""
+    return None if config.state is None else Shared(config.state, config.state_namespace)
 
 
 def load_upstream_key(config: Config) -> str | None:
@@ -82,14 +90,15 @@ def _upstream_key(path: Path) -> str:
         return checked_key(file.read(MAX_FILE_BYTES).decode("latin-1").strip())
 
 
-def _read(path: Path) -> KeyRing:
+def _read(path: Path, shared: Shared | None = None) -> KeyRing:
     """Raises OSError, ValueError."""
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError("the file is too large")
+    return ring_of(text_of(path, shared, MAX_FILE_BYTES))
+
+
+def ring_of(text: str) -> KeyRing:
+    """Raises ValueError."""
     try:
-        return read_keys(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8 text") from None
+        return read_keys(text)
     except KeyFileError as error:
         raise ValueError(str(error)) from None
 
@@ -102,6 +111,7 @@ def add_command(commands: Any) -> None:
     add.add_argument("--comment", default="", metavar="TEXT", help="to stand behind it in the file")
     add.add_argument("--file", type=Path, metavar="FILE", help="append the line to this api_keys file")
     add.set_defaults(run=_add)
+    add_publish(commands, {"keys": ring_of, "tenants": book_of})
     hashing = keys.add_parser("hash", help="hash a key read from standard input, for a line of the file")
     hashing.set_defaults(run=_hash)
 

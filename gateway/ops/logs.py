@@ -142,8 +142,13 @@ class AccessWriter:
 
 def request_fields(record: RequestRecord) -> dict[str, Any]:
     """What is told of a request, by stable names. Times in milliseconds; what does not apply is left out."""
+    return {name: value for name, value in _all_fields(record).items() if value is not None}
+
+
+def _all_fields(record: RequestRecord) -> dict[str, Any]:
+    """With None where something does not apply."""
     routed = record.route is not None
-    fields = {
+    return {
         "id": record.request_id,
         "status": record.status or None,
         "outcome": record.outcome,
@@ -169,20 +174,22 @@ def request_fields(record: RequestRecord) -> dict[str, Any]:
         "tpot_ms": _ms(record.tpot_s),
         "total_ms": _ms(record.total_s),
         "shadow_route": record.shadow_route,
+        "class": record.service,
+        "queued_ms": _ms(record.queued_s) if record.queued_s > 0.0005 else None,
+        "refused": record.refused,
         "reason": record.reason or None,
         "shadow_reason": record.shadow_reason,
     }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def request_line(record: RequestRecord) -> str:
     """The same for people."""
-    fields = request_fields(record)
+    fields = _all_fields(record)
     fields["stream"] = int(record.stream)
     for name in ("reason", "shadow_reason"):
-        if name in fields:
+        if fields[name] is not None:
             fields[name] = f'"{fields[name]}"'
-    return " ".join(f"{name}={value}" for name, value in fields.items())
+    return " ".join([f"{name}={value}" for name, value in fields.items() if value is not None])
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -9,10 +9,12 @@ from gateway.net.records import Observer, RequestRecord
 
 
 class Observers:
-    """Tells several observers."""
+    """Tells several observers. Those of another `Observers` are told directly."""
 
     def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
+        self._observers: list[Observer] = []
+        for observer in observers:
+            self._observers += observer._observers if isinstance(observer, Observers) else [observer]
 
     def started(self, record: RequestRecord) -> None:
         for observer in self._observers:

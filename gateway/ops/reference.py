@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 from gateway.core.reasons import MEANINGS
+from gateway.ops import commands_page
+from gateway.ops.cli import _parser
+from gateway.ops.doctor import versions
 from gateway.ops.metrics import Metrics
 from gateway.ops.metrics.requests import MAX_MODELS
+from gateway.ops.reload import AT_RUN_TIME
 from gateway.ops.settings import SETTINGS
 from gateway.wire import contract
 
@@ -32,6 +36,13 @@ def configuration() -> str:
         default = "" if row.default == () else f"`{row.default}`"
         lines.append(f"| `{row.key}` | `{row.flag} {row.metavar}` | `{row.variable}` | {default} | {row.help} |")
     lines += [
+        "",
+        "## At run time",
+        "",
+        "SIGHUP changes these in a running gateway; all others count at the next start:",
+        ", ".join(f"`{row.key}`" for row in SETTINGS if row.key in AT_RUN_TIME) + ".",
+        "",
+        "## A file",
         "",
         "```toml",
         'prefill = ["http://p0:8100"]',
@@ -100,7 +111,18 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"configuration.md": configuration, "metrics.md": metrics, "prefill-leg.md": contract.render}
+def commands() -> str:
+    """docs/commands.md: every command."""
+    return commands_page.page(_parser)
+
+
+PAGES = {
+    "commands.md": commands,
+    "configuration.md": configuration,
+    "metrics.md": metrics,
+    "prefill-leg.md": contract.render,
+    "compatibility.md": versions.page,
+}
 
 
 def main() -> None:

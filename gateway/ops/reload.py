@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.core.pods import Role
-from gateway.core.policies import Threshold
+from gateway.core.policies import MeasuredTable, Threshold
 from gateway.net.parts import Parts
 from gateway.net.roster import CONFIG, Roster
 from gateway.net.server import HttpServer
 from gateway.ops.canary import CanaryKeeper
 from gateway.ops.config import Config
 from gateway.ops.discovery.keeper import Discovery
+from gateway.ops.drift import take_rules
 from gateway.ops.layers import ConfigError
 from gateway.ops.logs import MAIN
 
@@ -64,6 +65,11 @@ AT_RUN_TIME = frozenset(
         "breaker.failures",
         "breaker.window_s",
         "breaker.open_s",
+        "drift.mode",
+        "drift.tolerance",
+        "drift.false_alarms",
+        "drift.half_life_s",
+        "drift.explore",
         "canary.percent",
         "canary.guard",
         "canary.window_s",
@@ -117,6 +123,8 @@ class Reloader:
         parts.store.max_conversations, parts.store.ttl_s = config.max_conversations, config.conversation_ttl_s
         if isinstance(parts.policy, Threshold):
             parts.policy.max_new_tokens = config.threshold_tokens
+        if isinstance(parts.policy, MeasuredTable) and before.drift.rules != config.drift.rules:
+            take_rules(parts.policy, config.drift.rules)
         self.server.limits = config.limits
         if "log_level" in changed:
             logging.getLogger().setLevel(config.log_level.upper())
@@ -162,6 +170,7 @@ def _mixed(old: Config, new: Config, taken: Sequence[str]) -> Config:
         log_level=new.log_level,
         drain_timeout_s=new.drain_timeout_s,
         limits=new.limits,
+        drift=replace(old.drift, rules=new.drift.rules),
         canary=replace(old.canary, percent=new.canary.percent, guard=new.canary.guard),
         net=net,
         values={**old.values, **{key: new.values[key] for key in taken}},

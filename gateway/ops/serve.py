@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.core.canary import Canary
 from gateway.core.conversations import ConversationStore
@@ -33,7 +33,8 @@ from gateway.ops.admission import SloWatch, load_tenants, watch_tenants
 from gateway.ops.canary import CanaryKeeper
 from gateway.ops.config import Config
 from gateway.ops.discovery.keeper import Discovery
-from gateway.ops.keys import load_keys, load_upstream_key, watch_keys, watch_upstream_key
+from gateway.ops.drift import loads_of, measurements_of, told_of_tables, watch_drift
+from gateway.ops.keys import load_keys, load_upstream_key, shared_of, watch_keys, watch_upstream_key
 from gateway.ops.logs import MAIN, AccessWriter, LogObserver
 from gateway.ops.metrics import Metrics
 from gateway.ops.observers import Observers
@@ -46,6 +47,9 @@ from gateway.ops.watch import WatchedFiles
 from gateway.ops.workers import WorkerSeat
 from gateway.version import VERSION
 from gateway.wire.kv_events import EventSource
+
+if TYPE_CHECKING:
+    from gateway.ops.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +91,18 @@ async def running(
     again: reads the configuration anew.
     """
     metrics = Metrics(None if seat is None else seat.number)
-    ring = None if config.api_keys is None else load_keys(config.api_keys)
+    shared = shared_of(config)
+    ring = None if config.api_keys is None else load_keys(config.api_keys, shared)
     door = Door(ring, allow_priority=config.net.allow_client_priority)
-    watched = [] if config.api_keys is None else [watch_keys(config.api_keys, door)]
+    watched = [] if config.api_keys is None else [watch_keys(config.api_keys, door, shared)]
     upstream_key = load_upstream_key(config)
     tables = open_checked(config.table) if config.policy == "ppd" else None
-    policy = POLICIES[config.policy](PolicyOptions(config.threshold_tokens, tables, config.interpolate))
-    keeper = None
+    options = PolicyOptions(config.threshold_tokens, tables, config.interpolate, config.drift.drift())
+    policy = POLICIES[config.policy](options)
+    keeper, measurements = None, None
     if isinstance(policy, MeasuredTable):
-        keeper = TableKeeper(policy, config.table, metrics.table_changed)
+        measurements = measurements_of(config.drift, policy, None if seat is None else seat.number)
+        keeper = TableKeeper(policy, config.table, told_of_tables(metrics.table_changed, measurements))
         metrics.table_changed(policy.tables, True)
     for_clients, for_pods = tls.server_context(config), tls.client_context(config)
     watched += tls.watch(config, for_clients, for_pods)
@@ -115,15 +122,18 @@ async def running(
             canary=Canary(config.canary.percent, shadow=config.canary.shadow),
         )
         if config.tenants is not None:
-            parts.tenancy = Tenancy(load_tenants(config.tenants))
-            watched.append(watch_tenants(config.tenants, parts.tenancy))
+            parts.tenancy = Tenancy(load_tenants(config.tenants, shared))
+            watched.append(watch_tenants(config.tenants, parts.tenancy, shared))
         if config.slo.on:
             parts.slo = SloController(config.slo)
             parts.observer = Observers(parts.observer, SloWatch(parts.slo))
+        tracing = _tracing(config, parts)
         if config.canary.passthrough is not None:
             parts.outside = OutsideProxy(config.canary.passthrough, outside)
         canary = CanaryKeeper(parts.canary, config.canary, config.workers)
         parts.observer = Observers(parts.observer, canary)
+        parts.fleet.loads = loads_of(config.policy, load_aware=config.load_aware)
+        watch_drift(parts, measurements)
         subscriber = _subscriber(config, parts)
         if subscriber is not None:
             parts.observer = Observers(parts.observer, subscriber)
@@ -172,6 +182,8 @@ async def running(
                 files.start()
             if keeper is not None:
                 keeper.start()
+            if measurements is not None:
+                measurements.start()
             host = f"[{config.host}]" if ":" in config.host else config.host
             metrics.loop_lag.start()
             if siblings is not None:
@@ -204,9 +216,13 @@ async def running(
                 await subscriber.stop()
             await server.stop()
             await parts.finish_background()
+            if tracing is not None:
+                await asyncio.to_thread(tracing.close)
             if siblings is not None:
                 await siblings.stop()
             await keeping.stop()
+            if measurements is not None:
+                await measurements.stop()
 
 
 async def _pods_seen(parts: Parts, limit_s: float) -> None:
@@ -222,6 +238,16 @@ def _subscriber(config: Config, parts: Parts) -> EventSubscriber | None:
         return None
     endpoints = {pod: EventSource(True, "zmq", endpoint, replay) for pod, endpoint, replay in config.kv_event_endpoints}
     return EventSubscriber(parts, endpoints)
+
+
+def _tracing(config: Config, parts: Parts) -> Tracing | None:
+    if config.tracing is None:
+        return None
+    from gateway.ops.tracing import Tracing
+
+    tracing = Tracing(config.tracing)
+    parts.tracer, parts.observer = tracing, Observers(parts.observer, tracing)
+    return tracing
 
 
 def tame_garbage_collector() -> None:

@@ -32,6 +32,7 @@ from gateway.ops.checks import (
 )
 from gateway.ops.setting import Setting
 from gateway.ops.settings_admission import ADMISSION_SETTINGS
+from gateway.ops.settings_drift import DRIFT_SETTINGS
 from gateway.wire.contract import KEEPABLE
 from gateway.wire.handovers import Way
 
@@ -54,7 +55,7 @@ SETTINGS = (
         one_of(*POLICIES),
         "ppd",
         "how turn 2 and later are routed: ppd (by the table), pd (through P), local (straight to D), threshold, "
-        "readback (through P, which reads from D; needs readback = true)",
+        "queue (by queues, without a table), readback (through P, which reads from D; needs readback = true)",
         "NAME",
     ),
     Setting("table", text, None, "table set for policy ppd (default: the simulated one that comes along)", "DIR"),
@@ -157,7 +158,13 @@ SETTINGS = (
         "BOOL",
     ),
     Setting("host", text, "127.0.0.1", "address to listen on", "HOST"),
-    Setting("api_keys", text, None, "file of the keys that clients need: lines of `SHA-256 tenant comment`", "FILE"),
+    Setting(
+        "api_keys",
+        text,
+        None,
+        "file of the keys that clients need: lines of `SHA-256 tenant comment`; state:keys: in the shared state",
+        "FILE",
+    ),
     Setting("insecure", boolean, False, "listen on an address that others reach without api_keys", "BOOL"),
     Setting(
         "allow_client_priority",
@@ -250,6 +257,17 @@ SETTINGS = (
     Setting(
         "canary.false_alarms", between(1e-9, 0.5), 0.01, "probability per day that the guard stops a good canary", "P"
     ),
+    Setting(
+        "tracing.endpoint",
+        url,
+        None,
+        "OTLP collector for OpenTelemetry traces, http://host:4318 (default: no traces); needs the extra otel",
+        "URL",
+    ),
+    Setting(
+        "tracing.sample", share, 1.0, "share of the requests without a client's traceparent that are traced", "SHARE"
+    ),
+    Setting("tracing.follow_clients", boolean, True, "take up the traces that clients begin (traceparent)", "BOOL"),
     Setting("pod_drain_s", seconds, 300.0, "how long requests at a pod that is removed may go on", "S"),
     Setting("discovery.file", text, None, "JSON or TOML file that names pods; read again when it changes", "FILE"),
     Setting("discovery.interval_s", seconds, 10.0, "longest time between two questions to DNS", "S"),
@@ -282,12 +300,16 @@ SETTINGS = (
         "kubernetes.port",
         port_or_name,
         None,
-        "the pods' port by number or name, unless their annotation ppd.port says it (default: http, the only one, 8000)",
+        "the pods' port by number or name, unless annotation ppd.port says it (default: http, the only one, 8000)",
         "PORT",
     ),
     Setting("kubernetes.api", url, None, "the API's URL (default: that of the cluster the gateway runs in)", "URL"),
     Setting(
-        "kubernetes.token_file", text, None, "its token, read for each question (default: the service account's)", "FILE"
+        "kubernetes.token_file",
+        text,
+        None,
+        "its token, read for each question (default: the service account's)",
+        "FILE",
     ),
     Setting("kubernetes.ca_file", text, None, "PEM file of its CA (default: the service account's)", "FILE"),
     Setting("kubernetes.resync_s", seconds, 600.0, "list all pods again after so long, whatever was watched", "S"),
@@ -324,5 +346,6 @@ SETTINGS = (
     Setting("breaker.window_s", seconds, 30.0, "within which they count", "S"),
     Setting("breaker.open_s", seconds, 5.0, "before one request may try an open pod (up to half longer)", "S"),
     *ADMISSION_SETTINGS,
+    *DRIFT_SETTINGS,
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gateway.core.drift.memory import dump, restore
 from gateway.core.memory import Memory
+from gateway.core.policies import MeasuredTable
 from gateway.net.parts import Parts
 from gateway.net.snapshots import SnapshotError, Snapshots
 from gateway.ops.config import Config
+from gateway.ops.drift import table_id
 from gateway.ops.logs import MAIN
 from gateway.ops.metrics import Metrics
 
@@ -50,6 +53,9 @@ def keep(config: Config, parts: Parts, metrics: Metrics) -> Keeping:
     snapshots = None
     if config.state_file is not None:
         snapshots = _snapshots(config.state_file, config, parts, memory, metrics)
+        policy = parts.policy
+        if isinstance(policy, MeasuredTable):
+            snapshots.drift = lambda: kept(policy)
         _restore(snapshots, config, parts)
     if config.state is not None:
         parts.shared = _shared(config.state, config, parts, memory, metrics)
@@ -80,6 +86,8 @@ def _restore(snapshots: Snapshots, config: Config, parts: Parts) -> None:
     if snapshot is None:
         MAIN.info("state: no %s yet", snapshots.path)
         return
+    if isinstance(parts.policy, MeasuredTable):
+        _restore_drift(parts.policy, snapshot.drift, parts)
     for url in snapshot.instances:
         parts.explained[url] = parts.losses[url]
     took_s = time.monotonic() - began_s
@@ -94,6 +102,21 @@ def shared_quotas(config: Config, parts: Parts, metrics: Metrics) -> QuotaState 
     from gateway.net.quotas import QuotaState
 
     return QuotaState(parts.shared.link, config.state_timeout_s, metrics.shared_state)
+
+
+def kept(policy: MeasuredTable) -> str:
+    """What is known of drift, as text."""
+    return "" if policy.drift is None else dump(policy.drift, table_id(policy.tables)).decode()
+
+
+def _restore_drift(policy: MeasuredTable, content: str, parts: Parts) -> None:
+    if policy.drift is None or not content:
+        return
+    try:
+        restore(policy.drift, table_id(policy.tables), content.encode(), time.monotonic())
+    except ValueError as error:
+        policy.drift.table_changed()
+        parts.observer.fault("state_refused", None, "-", f"{error}; starting without it")
 
 
 def _shared(url: str, config: Config, parts: Parts, memory: Memory, metrics: Metrics) -> SharedState:

@@ -88,7 +88,7 @@ class TableKeeper:
             MAIN.error("new table set refused, the old one stays in use: %s", error)
             self._on_change(self._policy.tables, False)
             raise
-        self._policy.tables = tables
+        self._policy.take(tables)
         MAIN.info("table set exchanged: %s", tables.describe())
         self._on_change(tables, True)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.wire.fields import NULL, Fields, is_null, join
+from gateway.wire.fields import NULL, Fields, is_null, join, split
 from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts import THINK, message_head, reply_head
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
@@ -130,7 +130,7 @@ def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
 
 def _fields(body: bytes) -> Fields | None:
     try:
-        return msgspec.json.decode(body, type=Fields)
+        return split(body)
     except (msgspec.DecodeError, RecursionError):
         return None
 

@@ -134,7 +134,8 @@ ASK_P_TO_KEEP_BLOCKS = raw(
 class WholeRow:
     """A kind of request that does not survive the hand-over and runs whole on one decode or replica pod.
 
-    `seen` is what vLLM 0.32 was seen to do with it through P and D (tests/vllm), `risk` why it runs whole.
+    `seen` is what vLLM 0.32 was seen to do with it through P and D (tests/vllm), `risk` why it runs whole. `field`: the
+    one without which it is none of that kind, where `name` is not that.
     """
 
     name: str
@@ -142,6 +143,7 @@ class WholeRow:
     applies: Callable[[Fields], bool]
     risk: str
     seen: str
+    field: str = ""
 
 
 def _several(fields: Fields, name: str) -> bool:
@@ -195,6 +197,7 @@ WHOLE: tuple[WholeRow, ...] = (
         lambda f: flag_of(f, "echo") and not is_null(f.get("logprobs")),
         "is prompt_logprobs under another name",
         "as prompt_logprobs",
+        "echo",
     ),
     WholeRow(
         "echo",
@@ -210,6 +213,7 @@ WHOLE: tuple[WholeRow, ...] = (
         "one answer carries one hand-over",
         "P hands over the first prompt only: D's engine dies where another one is longer, else 200 with wrong text; "
         "the other blocks stay pinned for the lease",
+        "prompt",
     ),
     WholeRow(
         "prompt_embeds",
@@ -224,6 +228,7 @@ WHOLE: tuple[WholeRow, ...] = (
         lambda f: integer_of(f, "max_tokens") == 0,
         "scores a prompt, decodes nothing",
         "a 400 as anywhere, blocks freed; with echo 200, right",
+        "max_tokens",
     ),
     WholeRow(
         "truncate_prompt_tokens -1",
@@ -231,6 +236,7 @@ WHOLE: tuple[WholeRow, ...] = (
         lambda f: integer_of(f, "truncate_prompt_tokens") == -1,
         "the cut depends on max_tokens, which differs between the legs",
         "200, right: 0.32 cuts to max_model_len - 1 whatever max_tokens is",
+        "truncate_prompt_tokens",
     ),
     WholeRow(
         "previous_response_id",
@@ -252,6 +258,7 @@ WHOLE: tuple[WholeRow, ...] = (
         lambda f: value_of(f, "truncation") == "auto",
         "as truncate_prompt_tokens -1",
         "not tried",
+        "truncation",
     ),
     WholeRow(
         "tools run by the pod",
@@ -259,16 +266,23 @@ WHOLE: tuple[WholeRow, ...] = (
         _is_run_by_the_pod,
         "several turns in one request, one hand-over",
         "not tried",
+        "tools",
     ),
 )
 
 
 def whole_reason(api: Api, fields: Fields) -> str | None:
     """Why this request must run whole on one pod, or None when it may be handed over."""
-    for row in WHOLE:
-        if api in row.apis and row.applies(fields):
-            return row.name
-    return None
+    telling, rows = _whole_rows(api)
+    if telling.isdisjoint(fields):
+        return None
+    return next((row.name for row in rows if row.applies(fields)), None)
+
+
+@lru_cache
+def _whole_rows(api: Api) -> tuple[frozenset[str], tuple[WholeRow, ...]]:
+    rows = tuple(row for row in WHOLE if api in row.apis)
+    return frozenset(row.field or row.name for row in rows), rows
 
 
 def prefill_fields(

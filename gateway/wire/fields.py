@@ -21,6 +21,9 @@ NULL = msgspec.Raw(b"null")
 _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 _decoder = msgspec.json.Decoder(Fields)
+split = _decoder.decode
+"""A JSON object inside another as its fields. Raises msgspec.DecodeError, RecursionError."""
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -72,12 +75,16 @@ def value_of(fields: Fields, name: str) -> Any:
 
 def string_of(fields: Fields, name: str) -> str | None:
     """The field as a string, or None when it is anything else. The pod judges types, not the gateway."""
+    if name not in fields:
+        return None
     value = value_of(fields, name)
     return value if isinstance(value, str) else None
 
 
 def integer_of(fields: Fields, name: str) -> int | None:
     """The field as an integer, or None when it is none: 2, 2.0 and "2" are, as pydantic has it on the pods."""
+    if name not in fields:
+        return None
     value = value_of(fields, name)
     if isinstance(value, str):
         try:
@@ -96,4 +103,4 @@ def is_true(value: Any) -> bool:
 
 def flag_of(fields: Fields, name: str) -> bool:
     """The field as a boolean; False when it is absent or no boolean."""
-    return is_true(value_of(fields, name))
+    return name in fields and is_true(value_of(fields, name))

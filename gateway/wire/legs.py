@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.wire.contract import ASK_P_TO_KEEP_BLOCKS, Api, prefill_fields
-from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_true, join, raw, string_of, value_of
+from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_true, join, raw, split, string_of, value_of
 
 HANDOVER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 NO_MODEL = "ppd-gateway-releases-a-handover"
@@ -20,6 +20,7 @@ NO_MODEL = "ppd-gateway-releases-a-handover"
 
 _REPORT_MODE = "kv_cache_report_mode"
 
+_NAMING_BLOCKS = frozenset({*HANDOVER_FIELDS, "vllm_xargs"})
 _INCLUDE_USAGE = raw({"include_usage": True})
 
 
@@ -37,12 +38,14 @@ def without_handover(fields: Fields) -> CleanBody:
     vLLM merges `vllm_xargs` into the same dictionary (`to_sampling_params`), so that door is shut as well. There a
     client could also have its prefix hits announced as if they were new blocks, which the gateway would count.
     """
+    if _NAMING_BLOCKS.isdisjoint(fields):
+        return CleanBody(fields, ())
     removed = [name for name in HANDOVER_FIELDS if name in fields]
     clean = {name: value for name, value in fields.items() if name not in HANDOVER_FIELDS}
     extra = fields.get("vllm_xargs")
     if extra is not None:
         try:
-            inner = msgspec.json.decode(extra, type=Fields)
+            inner = split(extra)
         except (msgspec.DecodeError, RecursionError):
             inner = {}
         kept = {name: value for name, value in inner.items() if name not in (*HANDOVER_FIELDS, _REPORT_MODE)}
@@ -92,7 +95,7 @@ def prefill_body(
 
 def with_params(body: bytes, params: msgspec.Raw) -> bytes:
     """A leg's body with other `kv_transfer_params`."""
-    return join({**msgspec.json.decode(body, type=Fields), "kv_transfer_params": params})
+    return join({**split(body), "kv_transfer_params": params})
 
 
 def with_report(fields: Fields) -> Fields:
@@ -137,7 +140,7 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
     if options is None or bytes(options) == b"null":
         return _INCLUDE_USAGE
     try:
-        inner = msgspec.json.decode(options, type=Fields)
+        inner = split(options)
     except (msgspec.DecodeError, RecursionError):
         return options
     if not flag_of(inner, "include_usage"):

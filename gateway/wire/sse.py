@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.wire.errors import error_event
-from gateway.wire.fields import Fields, is_null, join
+from gateway.wire.fields import Fields, is_null, join, split
 from gateway.wire.framing import EventFramer
 from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, message_head, reply_head, without_thoughts
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
@@ -86,7 +86,7 @@ class StreamTap(EventFramer):
         self._shows_reasoning = False
         self._head_complete = False
         self._spoke = False
-        self._plain = False  # whole events without a word of interest pass unread
+        self._plain = False  # whole events without a word of interest pass as they are
 
     @property
     def reply_head(self) -> bytes | None:
@@ -122,10 +122,19 @@ class StreamTap(EventFramer):
             and b'data: {"error"' not in data
             and b'"system_fingerprint":"' not in data
         ):
+            if not self._head_complete:
+                self._read_replies(data)
             return data
         out = super().feed(data)
-        self._plain = self._spoke and self._head_complete and not (self._thinks or self._held or self.waiting)
+        self._plain = self._spoke and not (self._thinks or self._held or self.waiting)
         return out
+
+    def _read_replies(self, data: bytes) -> None:
+        """The text of whole events without a word of interest."""
+        for event in data[:-2].split(b"\n\n"):
+            if event.startswith(b"data: {") and self._may_hold_reply(event):
+                self._read_reply(event)
+        self._plain = not self._thinks
 
     def error_event(self, message: str, kind: str, code: int) -> bytes:
         """The end of a stream that broke, as the official client raises it."""
@@ -221,9 +230,8 @@ class StreamTap(EventFramer):
         if delta is not None:
             self._read_delta(delta)
         said = self._reply_text
-        self._head_complete = (
-            len(said) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS
-            or len("".join(said.split())) >= REPLY_HEAD_CHARACTERS
+        self._head_complete = len(said) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS or (
+            len(said) >= REPLY_HEAD_CHARACTERS and len("".join(said.split())) >= REPLY_HEAD_CHARACTERS
         )
 
     def _read_delta(self, delta: _Delta) -> None:
@@ -245,7 +253,7 @@ def _announces_role(event: bytes) -> bool:
 
 def _fields_of(event: bytes) -> Fields:
     try:
-        return msgspec.json.decode(event[6:], type=Fields)
+        return split(event[6:])
     except msgspec.DecodeError:
         return {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.wire.fields import Fields, is_null, join
+from gateway.wire.fields import Fields, is_null, join, split
 
 
 class _Details(msgspec.Struct):
@@ -102,6 +102,6 @@ def _split(usage: msgspec.Raw | None) -> Fields:
     if usage is None:
         return {}
     try:
-        return msgspec.json.decode(usage, type=Fields)
+        return split(usage)
     except msgspec.DecodeError:
         return {}

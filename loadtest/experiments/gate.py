@@ -307,9 +307,7 @@ class Gate:
             self.fleet.loads.per_token(pod, pod.in_flight, tpot_s)
         choice = plan.choice
         if isinstance(self.policy, MeasuredTable) and choice is not None and choice.route is plan.route:
-            held = min(plan.resident_tokens or ask.notes[pod.url].ledger, len(ask.prompt) - 1)
-            seen = Seen(choice, held, len(ask.prompt) - held, output, ask.first_s - ask.asked_s, tpot_s)
-            self.policy.learn(seen, now)
+            self.policy.learn(Seen(choice, len(ask.prompt), output, ask.first_s - ask.asked_s, tpot_s), now)
 
     def _learn(self, ask: Ask, pod: Pod, kv: KvIntent | None) -> None:
         plan, recognition = ask.plan, ask.recognition

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.core.drift.monitor import DriftRules
 from gateway.core.policies import POLICIES
 from gateway.core.weights import Weights, parse_weights
 from loadtest.experiments import assignments, scenario, sources
@@ -69,6 +70,8 @@ def add_pods(parser: argparse.ArgumentParser) -> None:
         "--threshold-tokens", type=int, default=512, metavar="N", help="of policy threshold (default 512)"
     )
     group.add_argument("--decode-max-in-flight", type=int, default=0, metavar="N", help="as for serve (default 0)")
+    group.add_argument("--load-aware", action="store_true", help="as for serve: look at how busy each pod is")
+    group.add_argument("--drift", action="store_true", help="as drift.mode = correct of serve")
     group.add_argument("--readback", action="store_true", help="as for serve: P may read histories back")
 
 
@@ -119,6 +122,8 @@ def base(options: argparse.Namespace, workload: Workload, events: Sequence[scena
         patience=Patience(options.slots, options.patience_s, options.turn_s),
         events=tuple(events),
         threshold_tokens=options.threshold_tokens,
+        drift=DriftRules(correct=True) if options.drift else None,
+        load_aware=options.load_aware,
         slo=slo(options.slo),
         warm_up_s=options.warm_up,
     )

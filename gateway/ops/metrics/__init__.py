@@ -4,6 +4,7 @@
     requests    what is counted of requests          pods    what is shown of pods
     state       the gateway itself: table, canary, budgets, KV bytes
     admission   who waits and who is refused, tenants, targets
+    drift       what is seen against the table's word, the pods' paces
     loop        how late the event loop is           turns   long work in small steps
 
 Rule of this room: bounded labels only (routes, outcomes, reason classes, pods of the fleet, models they serve); no
@@ -20,6 +21,7 @@ from gateway.net.exchange import Page
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
 from gateway.ops.metrics.admission import AdmissionMetrics
+from gateway.ops.metrics.drift import DriftMetrics
 from gateway.ops.metrics.families import CONTENT_TYPE, Book, Histogram, exposed, foreign_text
 from gateway.ops.metrics.loop import LoopLag
 from gateway.ops.metrics.pods import NO_POD, PodMetrics
@@ -40,6 +42,7 @@ class Metrics:
         self._state = StateMetrics(self._book)
         self._kv_bytes = KvBytes(self._book, self._requests)
         self._admission = AdmissionMetrics(self._book)
+        DriftMetrics(self._book)
         ProcessCollector(registry=self.registry)
         self.loop_lag = LoopLag(self._state.loop_lag.child())
 

@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from gateway.core.admission.desk import AdmissionRules
 from gateway.core.pods import Role
+from gateway.core.slo import SloSettings
 from gateway.net.records import IdleObserver, RequestRecord
 from gateway.ops.config import Config
+from gateway.ops.control import CanarySettings
+from gateway.ops.drift import DriftPlan
 from gateway.ops.profile import schedule
 from gateway.ops.profile.client import Answer, ChatClient
 from gateway.ops.profile.errors import ProfileError
@@ -75,15 +79,38 @@ class _Arm:
     writer: Writer
 
 
+def for_measuring(config: Config) -> Config:
+    """The same pods and how to reach them, and nothing that production has besides: a canary, admission or drift would
+    change the routes, and ports, state and traces belong to the gateway that serves."""
+    net = dataclasses.replace(
+        config.net, decode_max_in_flight=0, expose_decisions=True, selftest=False, admission=AdmissionRules()
+    )
+    return dataclasses.replace(
+        config,
+        pods=tuple((role, url) for role, url in config.pods if role is not Role.REPLICA),
+        host="127.0.0.1",
+        port=0,
+        api_keys=None,
+        tenants=None,
+        tls=None,
+        admin=None,
+        canary=CanarySettings(),
+        slo=SloSettings(),
+        state=None,
+        state_file=None,
+        workers=1,
+        tracing=None,
+        drift=DriftPlan(),
+        load_aware=False,
+        net=net,
+    )
+
+
 class LiveBench:
     """`async with LiveBench(config, cluster, limits, seed) as bench`. Replica pods are left out."""
 
     def __init__(self, config: Config, cluster: Cluster, limits: Limits, seed: int) -> None:
-        settings = dataclasses.replace(config.net, decode_max_in_flight=0, expose_decisions=True, selftest=False)
-        pods = tuple((role, url) for role, url in config.pods if role is not Role.REPLICA)
-        self._config = dataclasses.replace(
-            config, pods=pods, host="127.0.0.1", port=0, api_keys=None, tls=None, net=settings
-        )
+        self._config = for_measuring(config)
         self._cluster = cluster
         self._limits = limits
         self._seed = seed
