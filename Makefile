@@ -59,6 +59,6 @@ table: $(VENV)/installed
 paper: $(VENV)/installed
 	@$(BIN)/python -m loadtest.experiments.paper -o docs/paper --rows build/paper.jsonl $(ARGS)
 
-# Overload, tenants, faults: docs/slo/README.md (virtual time, and some minutes of real time on HTTP pod simulators).
+# Overload, tenants, faults, drift, uneven pods: docs/slo/README.md (virtual time, and some minutes of real time on HTTP pod simulators).
 slo: $(VENV)/installed
 	@$(BIN)/python -m loadtest.experiments.slo -o docs/slo $(ARGS)

@@ -1,7 +1,8 @@
 """The real Prometheus for tests: its own process, port and folder, nothing kept.
 
-`python -m tests.prometheus_server` makes sure that there is one on this machine: where it is missing, Debian's package
-is installed if that can be (root and apt). The tests that need it are skipped without one, loudly.
+`python -m tests.prometheus_server` makes sure that there is one on this machine, and what the production guide calls
+besides: what is missing is installed from Debian's packages if that can be (root and apt). The tests that need it are
+skipped without, loudly.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import aiohttp
 import pytest
 
 WORDS = "PROMETHEUS TESTS SKIPPED: prometheus and promtool are not on PATH"
+GUIDE_WORDS = "PRODUCTION GUIDE NOT RUN: it needs bash, curl, jq and prometheus on PATH"
 _INSTALL_S = 180
 
 
@@ -28,6 +30,12 @@ def there() -> bool:
     return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 
 
+def guide_there() -> bool:
+    """Whether everything can be run that docs/production.md calls."""
+    return there() and all(shutil.which(program) is not None for program in ("bash", "curl", "jq"))
+
+
+needs_guide_tools = pytest.mark.skipif(not guide_there(), reason=GUIDE_WORDS)
 needs_prometheus = pytest.mark.skipif(not there(), reason=WORDS)
 
 
@@ -96,11 +104,11 @@ def _free_port() -> int:
 
 
 def install() -> bool:
-    """Install Debian's package, quietly, without starting its service; False when that cannot be."""
+    """Install Debian's packages, quietly, without starting a service; False when that cannot be."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return False
     quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=60"]
-    plain = ["install", "-y", "--no-install-recommends", "prometheus"]
+    plain = ["install", "-y", "--no-install-recommends", "prometheus", "curl", "jq"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for steps in ([plain], [["update"], plain]):
         try:
@@ -108,15 +116,16 @@ def install() -> bool:
                 subprocess.run([*quiet, *step], check=True, capture_output=True, timeout=_INSTALL_S, env=environment)
         except (subprocess.SubprocessError, OSError):
             continue
-        if there():
+        if guide_there():
             return True
     return False
 
 
 def main() -> int:
-    if not there() and not install():
-        line = "!" * len(WORDS)
-        sys.stdout.write(f"\n{line}\n{WORDS}\n{line}\n")
+    if not guide_there() and not install():
+        words = GUIDE_WORDS if there() else WORDS
+        line = "!" * len(words)
+        sys.stdout.write(f"\n{line}\n{words}\n{line}\n")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from loadtest.bench import canary, decision, engine, idle, legs, metrics, readback, residency
+from loadtest.bench import canary, decision, engine, idle, legs, metrics, readback, residency, tracing
 from loadtest.bench import loadtest as live
 from loadtest.bench.proxy import command as proxy
 
@@ -22,6 +22,7 @@ def main() -> int:
     metrics.add_command(commands)
     readback.add_command(commands)
     residency.add_command(commands)
+    tracing.add_command(commands)
     proxy.add_command(commands)
     live.add_command(commands)
     options = parser.parse_args()

@@ -46,7 +46,8 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     """One order. `times` -1 means for ever.
 
     Without a `path` it strikes the generate endpoints only, so that health probes do not use it up; with one, it
-    strikes that endpoint, whichever it is.
+    strikes that endpoint, whichever it is. With `direct` it strikes only prompts that come without KV from another pod,
+    which the pod has to compute itself: a decode pod that is bad at prefill, and at nothing else.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     bytes: int = 0
     seconds: float = 0.0
     path: str | None = None
+    direct: bool = False
 
 
 class FaultPlan:
@@ -70,10 +72,12 @@ class FaultPlan:
     def clear(self) -> None:
         self._faults.clear()
 
-    def strike(self, path: str, *, generates: bool = True) -> Fault | None:
-        """The fault this request meets, if any; it is used up by one."""
+    def strike(self, path: str, *, generates: bool = True, direct: bool = True) -> Fault | None:
+        """The fault this request meets, if any; it is used up by one. direct: it brings no KV."""
         for fault in self._faults:
             if fault.path != path and not (fault.path is None and generates):
+                continue
+            if fault.direct and not direct:
                 continue
             if fault.times > 0:
                 fault.times -= 1

@@ -55,7 +55,8 @@ class GenerateEndpoints:
         body, problem = read_json(request, raw)
         headers = {name.lower(): value for name, value in request.headers.items()}
         record = self._state.journal.open(request.method, request.path, headers, body, raw)
-        fault = self._state.faults.strike(request.path)
+        brings_kv = isinstance(body, dict) and body.get("kv_transfer_params") is not None
+        fault = self._state.faults.strike(request.path, direct=not brings_kv)
         record.fault = fault.kind if fault else None
         reply = Reply(request, fault)
         self._state.server_load += 1

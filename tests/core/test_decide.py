@@ -123,6 +123,7 @@ def test_the_policy_is_shown_the_turn_in_numbers() -> None:
             assignment="1P_2D",
             last_route=Route.LOCAL,
             weights=weights,
+            key=recognition.conversation.key,
         )
     ]
 

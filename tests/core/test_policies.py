@@ -176,7 +176,7 @@ def test_every_policy_goes_by_its_name() -> None:
     tables = cast(TableSet, OneCell(cell(arm(1, 1), arm(1, 1))))
     made = {name: make(PolicyOptions(tables=tables)) for name, make in POLICIES.items()}
     assert {name: policy.name for name, policy in made.items()} == {name: name for name in POLICIES}
-    assert set(POLICIES) == {"pd", "local", "readback", "threshold", "ppd"}
+    assert set(POLICIES) == {"pd", "local", "readback", "threshold", "queue", "ppd"}
 
 
 def test_the_options_reach_the_policy() -> None:

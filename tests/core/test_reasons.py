@@ -10,6 +10,7 @@ import pytest
 from gateway.core.conversations import Kind, Recognition
 from gateway.core.decide import Plan, Request, decide
 from gateway.core.fallback import Attempts, Leg
+from gateway.core.load import Loads
 from gateway.core.pods import Fleet
 from gateway.core.policies import AlwaysLocal, AlwaysPrefill, MeasuredTable, Policy, Route
 from gateway.core.reasons import ReasonClass
@@ -64,6 +65,18 @@ def after_a_fault() -> Plan:
     return plan
 
 
+def moved() -> Plan:
+    of = fleet("p0", "d0", "d1")
+    of.loads = Loads()
+    for each in of:
+        for tokens in range(0, 2000, 20):
+            of.loads.first_token(each, tokens, 0.01 + 1e-4 * tokens)
+    busy = of.get("d0")
+    assert busy is not None
+    busy.pending_tokens = 30_000
+    return plan_of(turn(2), of)
+
+
 CASES: dict[ReasonClass, Callable[[], Plan]] = {
     ReasonClass.FIRST_TURN: lambda: plan_of(first_turn(), fleet("p0", "d0")),
     ReasonClass.POLICY: lambda: plan_of(turn(2), fleet("p0", "d0"), AlwaysPrefill()),
@@ -74,6 +87,7 @@ CASES: dict[ReasonClass, Callable[[], Plan]] = {
     ReasonClass.DRAINING: drained,
     ReasonClass.DIRECT_OFF: failed_self_test,
     ReasonClass.FULL: full,
+    ReasonClass.MOVED: moved,
     ReasonClass.REPLICA: lambda: plan_of(turn(2, decode="r0"), fleet("p0", "d0", "r0")),
     ReasonClass.WHOLE: lambda: plan_of(first_turn(), fleet("p0", "d0"), request=Request(1100, whole="n")),
     ReasonClass.PINNED: lambda: plan_of(turn(2), fleet("p0", "d0"), request=Request(1100, only="d0")),
@@ -88,7 +102,7 @@ def test_what_decided_has_its_word(reason: ReasonClass) -> None:
 
 
 def test_every_word_but_those_of_the_table_and_the_default_was_seen() -> None:
-    table = {ReasonClass.SCORE, ReasonClass.TIE, ReasonClass.DEGRADED}
+    table = {ReasonClass.SCORE, ReasonClass.TIE, ReasonClass.DEGRADED, ReasonClass.EXPLORED}
     assert set(ReasonClass) - set(CASES) == {*table, ReasonClass.OTHER}
 
 

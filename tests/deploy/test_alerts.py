@@ -166,6 +166,12 @@ CASES = {
     "PpdTableMispredicts": Case(
         ratios("0+10x70", "0+100x70"), ratios("0+60x70", "0+100x70"), 65, {**JOB, "route": "local"}
     ),
+    "PpdTableDrift": Case(
+        gauge("ppd_table_drift", 'arm="pd",latency="ttft"', "0 1x30"),
+        gauge("ppd_table_drift", 'arm="pd",latency="ttft"', "0 1x5 0x30"),
+        15,
+        {**JOB, "arm": "pd", "latency": "ttft"},
+    ),
     "PpdCanaryStopped": Case(
         gauge("ppd_canary_state", 'state="stopped"', "0 0 1x10"), gauge("ppd_canary_state", 'state="on"', "1x10"), 3
     ),

@@ -194,6 +194,8 @@ async def test_a_gateway_is_ready_when_it_listens_and_all_its_pods_are_up() -> N
         log.feed(line)
         await asyncio.sleep(0)
         assert not waiting.done()
+    log.feed(f"{STAMP} ppd_gateway admin API on http://127.0.0.1:9901")
+    assert log.admin_url == "http://127.0.0.1:9901"
     log.feed(lines[1])
     assert await waiting == "http://127.0.0.1:8000"
 

@@ -28,6 +28,13 @@ async def test_a_fault_can_be_limited_to_a_path(client, plain):
     assert (await client.complete(plain)).status == 503
 
 
+async def test_a_direct_fault_spares_prompts_whose_kv_another_pod_computed(client, prefill, decode):
+    decode.fault("refuse_5xx", times=-1, direct=True)
+    leg = await client.chat(prefill, max_tokens=1, kv_transfer_params={"do_remote_decode": True})
+    assert (await client.chat(decode, kv_transfer_params=leg.json["kv_transfer_params"])).status == 200
+    assert (await client.chat(decode)).status == 503
+
+
 async def test_a_pod_that_hangs_sends_no_headers(client, plain):
     plain.fault("hang_before_headers")
     task = asyncio.create_task(client.chat(plain))

@@ -172,7 +172,7 @@ async def test_a_request_waits_for_a_place_before_either_leg_begins() -> None:
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         second = asyncio.create_task(w.chat([user("something else")]))
-        await eventually(lambda: len(w.gateway.parts.room) == 1)
+        await eventually(lambda: len(w.gateway.parts.admission) == 1)
         assert (len(w.prefill[0].requests), len(w.decode[0].requests)) == (1, 1)
         assert (await first).status == (await second).status == 200
 

@@ -101,7 +101,7 @@ CHANGED: dict[str, tuple[str, object]] = {
     "max_body_bytes": ("1000", 1000),
     "prefill_keep_fields": ("response_format, tool_choice", ("response_format", "tool_choice")),
     "log_level": ("debug", "debug"),
-    "shutdown_grace_s": ("0.5", 0.5),
+    "drain_timeout_s": ("0.5", 0.5),
     "table": ("/tables/now", "/tables/now"),
     "table_lookup": ("interpolated", "interpolated"),
     "weights": ("ttft=2,tpot=1", "ttft=2,tpot=1"),
@@ -151,7 +151,7 @@ def test_how_the_table_is_read(said: str, interpolated: bool) -> None:
             {"log_level": "loud"},
             "flag --log-level: log_level: must be one of debug, info, warning, error",
         ),
-        ({"policy": "best"}, "flag --policy: policy: must be one of pd, local, readback, threshold, ppd"),
+        ({"policy": "best"}, "flag --policy: policy: must be one of pd, local, readback, threshold, queue, ppd"),
         ({"table_lookup": "x"}, "flag --table-lookup: table_lookup: must be one of nearest, interpolated"),
         (
             {"allow_request_weights": "yes"},
@@ -435,8 +435,8 @@ def test_a_field_that_makes_the_prefill_leg_cannot_be_kept(field: str) -> None:
 
 def test_a_number_beyond_all_bounds_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "g.toml"
-    path.write_text(f'decode = ["http://d:1"]\nshutdown_grace_s = {10**400}\n')
-    with pytest.raises(ConfigError, match="shutdown_grace_s: must be a number of seconds"):
+    path.write_text(f'decode = ["http://d:1"]\ndrain_timeout_s = {10**400}\n')
+    with pytest.raises(ConfigError, match="drain_timeout_s: must be a number of seconds"):
         load(path, {}, {})
 
 

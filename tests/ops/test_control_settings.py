@@ -50,6 +50,18 @@ def test_elsewhere_it_does(tmp_path: Path) -> None:
     assert complaint(admin__token_file="/t") == "flag --admin-token-file: admin.token_file: it needs admin.port too"
 
 
+def test_looking_without_the_token_is_for_this_machine_only(tmp_path: Path) -> None:
+    token = str(tmp_path / "t")
+    admin = configured(admin__port="1", admin__token_file=token, admin__view_without_token=True).admin
+    assert admin is not None
+    assert admin.view
+    assert complaint(
+        admin__host="0.0.0.0", admin__port="1", admin__token_file=token, admin__view_without_token=True
+    ) == (
+        "flag --admin-view-without-token: admin.view_without_token: others reach 0.0.0.0: they would see everything too"
+    )
+
+
 @pytest.mark.parametrize("content", [None, "", "two words", "\u00e4"])
 def test_a_token_that_is_none_is_refused_before_anything_starts(content: str | None, tmp_path: Path) -> None:
     file = tmp_path / "token"

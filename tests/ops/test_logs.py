@@ -109,6 +109,12 @@ def test_a_record_has_no_place_for_what_a_client_said() -> None:
         "gaps_s": "float",
         "moved_tokens": "int | None",
         "avoided_tokens": "int | None",
+        "service": "str | None",
+        "queued_s": "float",
+        "refused": "str | None",
+        "priority": "int | None",
+        "trace": "Trace | None",
+        "choice": "Choice | None",
     }
 
 

@@ -23,8 +23,15 @@ def test_every_setting_and_every_metric_is_on_its_page() -> None:
     assert all(
         f"`{setting.flag} " in configuration and f"`{setting.variable}`" in configuration for setting in SETTINGS
     )
-    exposed = {
-        sample.name for family in Metrics().registry.collect() for sample in family.samples if family.type == "gauge"
-    }
-    assert "ppd_requests_in_flight" in exposed
+    exposed = {name for name, _, _, _ in Metrics().described()}
+    assert {"ppd_requests_in_flight", "ppd_requests_total", "process_resident_memory_bytes"} <= exposed
     assert all(f"`{name}`" in PAGES["metrics.md"]() for name in exposed)
+
+
+def test_every_command_is_on_its_page_with_its_own_flags() -> None:
+    page = PAGES["commands.md"]()
+    for command in ("serve", "config check", "canary set", "doctor", "lut build", "simulate", "loadtest", "completion"):
+        assert f"## `ppd-gateway {command}`" in page
+    assert "| `--against URL` |" in page
+    assert "--worker-folder" not in page
+    assert "`--canary-percent" not in page

@@ -38,6 +38,15 @@ NEW: dict[str, Any] = {
     "canary.quantile": "0.7",
     "health.failures": "7",
     "breaker.failures": "7",
+    "default_class": "batch",
+    "admission.max_tokens": "7",
+    "admission.prefill_tokens": "7",
+    "admission.decode_tokens": "7",
+    "admission.queue": "7",
+    "admission.predict": "false",
+    "drift.mode": "correct",
+    "drift.tolerance": "0.7",
+    "drift.explore": "0.07",
 }
 LATER = {
     "policy": "local",
@@ -52,6 +61,8 @@ LATER = {
     "readback": "true",
     "lease_s": "7",
     "log_format": "json",
+    "load_aware": "true",
+    "drift.measurements_file": "/x",
 }
 
 

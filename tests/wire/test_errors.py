@@ -17,6 +17,7 @@ from gateway.wire import errors
         (errors.UnknownPathError, 404, "not_found_error"),
         (errors.WrongMethodError, 405, "invalid_request_error"),
         (errors.BodyTooLargeError, 413, "invalid_request_error"),
+        (errors.TooManyError, 429, "rate_limit_error"),
         (errors.RequestTimeoutError, 408, "invalid_request_error"),
         (errors.HeadersTooLargeError, 431, "invalid_request_error"),
         (errors.WrongContentTypeError, 415, "invalid_request_error"),
@@ -36,7 +37,7 @@ def test_an_error_knows_its_status_and_its_body(kind: type[errors.ClientVisibleE
 
 
 def test_every_error_is_in_the_table_above() -> None:
-    assert len(errors.ClientVisibleError.__subclasses__()) == 11
+    assert len(errors.ClientVisibleError.__subclasses__()) == 12
 
 
 def test_a_broken_stream_ends_with_one_whole_event() -> None:

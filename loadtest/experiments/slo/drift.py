@@ -34,6 +34,8 @@ DOCUMENTS = LongTurns("documents", 5, 1024, 768, 128, think_s=3.0, spread=0.4)
 ALLOWED_S = 300.0
 FALLS_BY = 0.8
 COSTS_AT_MOST = 0.01
+TO_REGRET = 0.1
+"""An oracle's table is a yardstick where the old one is this much worse at least, and nothing this much better."""
 _TALKS, _BRIEFS = "talks", "briefs"
 _GIVEN_UP_S = 30.0
 
@@ -245,13 +247,15 @@ def run(effort: Effort) -> Told:
     for outcome in outcomes(effort):
         without, corrected = outcome.regrets
         falls, quiet = outcome.falls_by, outcome.quiet_cost
+        measured = f"from {without.mean:.1%} to {corrected.mean:.1%}: "
+        measured += f"by {falls:.0%}" if corrected.mean > 0 else "all of it, and further"
+        yardstick = without.mean >= TO_REGRET and corrected.mean >= -TO_REGRET
         name = outcome.change.name
         findings.append(
             Finding(
                 f"{outcome.change.what}: regret falls by {FALLS_BY:.0%} or more within {ALLOWED_S / 60:g} minutes",
-                f"from {without.mean:.1%} to {corrected.mean:.1%}: by "
-                + (f"{falls:.0%}" if corrected.mean > 0 else "all of it, and further"),
-                falls >= FALLS_BY,
+                measured if yardstick else f"{measured}; too near to the oracle's table, or better: it shows nothing",
+                yardstick and falls >= FALLS_BY,
             )
         )
         findings.append(
