@@ -122,7 +122,10 @@ def load(path: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
 def build(
     values: Mapping[str, Any], sources: Mapping[str, str], fallback: str, environment: Mapping[str, str]
 ) -> Config:
-    """From values that were checked each by itself. sources: where each was set, else `fallback`. Raises ConfigError."""
+    """From values that were checked each by itself. sources: where each was set, else `fallback`.
+
+    Raises ConfigError.
+    """
     return Config(
         pods=_pods(values, sources, fallback),
         policy=values["policy"],
