@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from deploy.grafana.build import Board, Panel, Row, Variable
 from deploy.grafana.goals import CANARY, SLO
+from deploy.grafana.limits import LIMITS
 from deploy.grafana.queries import (
     ASKED,
     BAD,
@@ -289,4 +290,4 @@ PODS = Board(
     (Variable("pod", "ppd_pod_up", "pod"),),
 )
 
-BOARDS = (OVERVIEW, ROUTING, PODS, CANARY, SLO)
+BOARDS = (OVERVIEW, ROUTING, PODS, CANARY, SLO, LIMITS)

@@ -32,6 +32,9 @@ async def busy_gateway(folder: Path) -> AsyncIterator[World]:
         "canary.guard": False,
         "state_file": str(folder / "state"),
         "breaker.open_s": 300,
+        "admission.max_tokens": 2_000,
+        "slo.standard.ttft_p99_ms": 5000,
+        "slo.window_s": 2,
     }
     pod_of = {"prefill": {"bidirectional": True}, "decode": {"kv_events": True, "buffer_steps": 30}}
     async with world(1, 3, 1, pod_of=pod_of, pod={"block_size": 16}, **flags) as w:
@@ -52,8 +55,7 @@ async def _go_on(w: World) -> None:
     number = 0
     while True:
         number += 1
-        for each in range(4):
-            await _talk(w, f"c{number}.{each}")
+        await asyncio.gather(*(_talk(w, f"c{number}.{each}") for each in range(4)))
         await _moves(w, f"m{number}")
         await _goes_wrong(w, f"w{number}")
         await asyncio.sleep(0.02)

@@ -26,6 +26,10 @@ TIME_S = 60.0
 EMPTY = {
     "ppd_canary_shadow_decisions_total": "in shadow everything is carried out as the baseline: no two arms beside it",
     "ppd_pair_probes_total": "no pod is restarted under this load",
+    "ppd_admission_refused_total": "whoever waits is let in in time",
+    "ppd_tenant_in_flight": "its clients have no keys, so there are no tenants",
+    "ppd_tenant_refused_total": "its clients have no keys, so there are no tenants",
+    "ppd_pod_expected_wait_seconds": "load_aware is off",
 }
 """Metrics that this load has none of, and why."""
 
