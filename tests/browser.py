@@ -7,7 +7,6 @@ loudly.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+
+from tests import debian
 
 BUILD = Path(__file__).parent.parent / "build"
 AXE_VERSION = "4.14.1"
@@ -151,21 +152,8 @@ class Browser:
 
 
 def install() -> bool:
-    """Install Debian's packages, quietly; False when that cannot be."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return False
-    quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
-    plain = ["install", "-y", "--no-install-recommends", "chromium", "chromium-driver", "fonts-dejavu-core"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for steps in ([plain], [["update"], plain]):
-        try:
-            for step in steps:
-                subprocess.run([*quiet, *step], check=True, capture_output=True, timeout=_INSTALL_S, env=environment)
-        except (subprocess.SubprocessError, OSError):
-            continue
-        if there():
-            return True
-    return False
+    """Install Debian's packages; False when that cannot be."""
+    return debian.install(["chromium", "chromium-driver", "fonts-dejavu-core"], there, _INSTALL_S)
 
 
 def fetch_axe() -> bool:

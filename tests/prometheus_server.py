@@ -8,7 +8,6 @@ skipped without, loudly.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import subprocess
@@ -19,6 +18,8 @@ from typing import Any, Self
 
 import aiohttp
 import pytest
+
+from tests import debian
 
 WORDS = "PROMETHEUS TESTS SKIPPED: prometheus and promtool are not on PATH"
 GUIDE_WORDS = "PRODUCTION GUIDE NOT RUN: it needs bash, curl, jq and prometheus on PATH"
@@ -104,21 +105,8 @@ def _free_port() -> int:
 
 
 def install() -> bool:
-    """Install Debian's packages, quietly, without starting a service; False when that cannot be."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return False
-    quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=60"]
-    plain = ["install", "-y", "--no-install-recommends", "prometheus", "curl", "jq"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for steps in ([plain], [["update"], plain]):
-        try:
-            for step in steps:
-                subprocess.run([*quiet, *step], check=True, capture_output=True, timeout=_INSTALL_S, env=environment)
-        except (subprocess.SubprocessError, OSError):
-            continue
-        if guide_there():
-            return True
-    return False
+    """Install Debian's packages; False when that cannot be."""
+    return debian.install(["prometheus", "curl", "jq"], guide_there, _INSTALL_S)
 
 
 def main() -> int:

@@ -7,15 +7,15 @@ installed if that can be (root and apt). The tests that need a server are skippe
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Self
+
+from tests import debian
 
 COMMANDS = ("valkey-server", "redis-server")
 WORDS = "SHARED-STATE TESTS SKIPPED: neither valkey-server nor redis-server is on PATH"
@@ -106,21 +106,8 @@ def _free_port() -> int:
 
 
 def install() -> bool:
-    """Install Debian's package, quietly, without starting its service; False when that cannot be."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return False
-    quiet = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=60"]
-    plain = ["install", "-y", "--no-install-recommends"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for steps in ([[*plain, "redis-server"]], [["update"], [*plain, "redis-server"]], [[*plain, "valkey-server"]]):
-        try:
-            for step in steps:
-                subprocess.run([*quiet, *step], check=True, capture_output=True, timeout=_INSTALL_S, env=environment)
-        except (subprocess.SubprocessError, OSError):
-            continue
-        if command() is not None:
-            return True
-    return False
+    """Install Debian's package; False when that cannot be."""
+    return any(debian.install([name], lambda: command() is not None, _INSTALL_S) for name in reversed(COMMANDS))
 
 
 def main() -> int:
