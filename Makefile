@@ -55,7 +55,7 @@ table: $(VENV)/installed
 	@$(BIN)/python -m loadtest.virtual_profile -o build/simulated
 	@$(BIN)/ppd-gateway lut build build/simulated/*.jsonl -o lut/simulated-h100-llama3.1-8b $(SIMULATED)
 
-# The numbers of arXiv 2603.13358 beside ours: docs/paper/README.md and its plots (about 12 CPU minutes, on all cores).
+# The numbers of arXiv 2603.13358 beside ours: docs/paper/README.md and its plots (about 9 CPU minutes, on all cores).
 paper: $(VENV)/installed
 	@$(BIN)/python -m loadtest.experiments.paper -o docs/paper --rows build/paper.jsonl $(ARGS)
 
