@@ -87,12 +87,6 @@ class Roster:
             self._leave(pod, f"{source} let go of it", drain=drain)
         return True
 
-    def set_role(self, url: str, role: Role, *, source: str) -> None:
-        """A source says that a pod has another role. Raises UnknownPod."""
-        if source not in self._claims.get(url, {}):
-            raise UnknownPod(url)
-        self.add(url, role, source=source)
-
     def set_draining(self, url: str, draining: bool, *, source: str = ADMIN) -> None:
         """Have a pod emptied, or not any more; it is kept empty while any source wants that. Raises UnknownPod."""
         pod = self._parts.fleet.get(url)

@@ -80,7 +80,7 @@ def text_of(path: Path, shared: Shared | None, max_bytes: int) -> str:
 
 
 class WatchedDocument(WatchedFiles):
-    """Looks at a document every `watch_s` seconds, and when it is told to. A server that is away changes nothing."""
+    """A document of the shared state. A server that is away changes nothing."""
 
     def __init__(self, what: str, name: str, shared: Shared, take: Callable[[], str], watch_s: float = WATCH_S) -> None:
         super().__init__(what, [], take, watch_s)
@@ -89,25 +89,18 @@ class WatchedDocument(WatchedFiles):
         self._text: str | None = None
         self._away = False
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                text = await asyncio.to_thread(self._shared.read, self._name)
-            except (OSError, ValueError) as error:
-                if not self._away:
-                    MAIN.warning("%s: %s; what was read before stays in use", self._what, reason_of(error))
-                self._away = True
-            else:
-                self._away = False
-                if self._text is not None and text != self._text:
-                    await asyncio.to_thread(self._exchange)
-                self._text = text
-            try:
-                async with asyncio.timeout(self._watch_s):
-                    await self._now.wait()
-            except TimeoutError:
-                continue
-            self._now.clear()
+    async def _look(self) -> None:
+        try:
+            text = await asyncio.to_thread(self._shared.read, self._name)
+        except (OSError, ValueError) as error:
+            if not self._away:
+                MAIN.warning("%s: %s; what was read before stays in use", self._what, reason_of(error))
+            self._away = True
+            return
+        self._away = False
+        if self._text is not None and text != self._text:
+            await asyncio.to_thread(self._exchange)
+        self._text = text
 
 
 def watched(what: str, path: Path, take: Callable[[], str], shared: Shared | None) -> WatchedFiles:

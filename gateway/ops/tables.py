@@ -13,10 +13,8 @@ from pathlib import Path
 from gateway.core.policies import MeasuredTable
 from gateway.net.records import IdleObserver
 from gateway.ops.logs import MAIN
+from gateway.ops.watch import UNSEEN, Watcher
 from lut.table import TableError, TableSet
-
-WATCH_S = 2.0
-_UNSEEN = object()
 
 
 def open_checked(directory: Path) -> TableSet:
@@ -26,20 +24,15 @@ def open_checked(directory: Path) -> TableSet:
     return tables
 
 
-class TableKeeper:
-    """Keeps a policy's tables fresh: looks at the directory every WATCH_S seconds, and when it is told to."""
+class TableKeeper(Watcher):
+    """Keeps a policy's tables fresh."""
 
     def __init__(self, policy: MeasuredTable, directory: Path, on_change: Callable[[TableSet, bool], None]) -> None:
+        super().__init__()
         self._policy = policy
         self._directory = directory
         self._on_change = on_change
         self._seen: object = _stamp(directory)
-        self._now = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._task = asyncio.ensure_future(self._watch())
 
     def introduce(self) -> None:
         """Say at start-up which table decides."""
@@ -49,9 +42,9 @@ class TableKeeper:
             MAIN.warning("the table set was measured on SIMULATED pods; measure your own with `ppd-gateway profile`")
 
     def reload(self) -> None:
-        """Look now, whether the directory seems changed or not (SIGHUP)."""
-        self._seen = _UNSEEN
-        self._now.set()
+        """Look now, whether the directory seems changed or not."""
+        self._seen = UNSEEN
+        super().reload()
 
     async def take(self) -> None:
         """Read the directory and use what is there. Raises TableError, and what was in use stays."""
@@ -59,26 +52,13 @@ class TableKeeper:
         await self._exchange()
         self._seen = stamp
 
-    async def stop(self) -> None:
-        """End watching."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(WATCH_S):
-                    await self._now.wait()
-            except TimeoutError:
-                pass
-            self._now.clear()
-            stamp = await asyncio.to_thread(_stamp, self._directory)
-            if stamp == self._seen:
-                continue
-            self._seen = stamp
-            with contextlib.suppress(TableError):
-                await self._exchange()
+    async def _look(self) -> None:
+        stamp = await asyncio.to_thread(_stamp, self._directory)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        with contextlib.suppress(TableError):
+            await self._exchange()
 
     async def _exchange(self) -> None:
         """Raises TableError once it is logged."""

@@ -1,4 +1,4 @@
-"""Files that are read again when they change: keys, certificates.
+"""What is read again when it changes: files of keys, certificates, tenants; what else is watched the same way.
 
 Rule of this room: a file that is not wholly good changes nothing; that is one line in the log, and what was in use
 stays.
@@ -6,6 +6,7 @@ stays.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import stat
@@ -15,32 +16,28 @@ from pathlib import Path
 from gateway.ops.logs import MAIN
 
 WATCH_S = 2.0
-_UNSEEN = object()
+UNSEEN = object()
+"""Of something that is to be read whatever it looks like."""
 
 
-class WatchedFiles:
-    """Looks at some files every `watch_s` seconds, and when it is told to.
+class Watcher(abc.ABC):
+    """Looks at something when it starts, every `watch_s` seconds, and when it is told to."""
 
-    what: their name in the log. take: reads them and puts them in use, and says what there is now. Raises OSError, or
-    ValueError with a reason that quotes nothing.
-    """
-
-    def __init__(self, what: str, paths: Sequence[Path], take: Callable[[], str], watch_s: float = WATCH_S) -> None:
-        self._what = what
-        self._paths = paths
-        self._take = take
+    def __init__(self, watch_s: float = WATCH_S) -> None:
         self._watch_s = watch_s
-        self._seen: object = self._stamp()
         self._now = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @abc.abstractmethod
+    async def _look(self) -> None:
+        """See whether it has changed, and take over what has."""
 
     def start(self) -> None:
         """Begin to watch."""
         self._task = asyncio.ensure_future(self._watch())
 
     def reload(self) -> None:
-        """Read them now, whether they seem changed or not (SIGHUP)."""
-        self._seen = _UNSEEN
+        """Look now (SIGHUP)."""
         self._now.set()
 
     async def stop(self) -> None:
@@ -51,14 +48,36 @@ class WatchedFiles:
 
     async def _watch(self) -> None:
         while True:
+            await self._look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._watch_s):
                     await self._now.wait()
             self._now.clear()
-            stamp = self._stamp()
-            if stamp != self._seen:
-                self._seen = stamp
-                self._exchange()
+
+
+class WatchedFiles(Watcher):
+    """Some files. what: their name in the log. take: reads them and puts them in use, and says what there is now.
+
+    `take` raises OSError, or ValueError with a reason that quotes nothing.
+    """
+
+    def __init__(self, what: str, paths: Sequence[Path], take: Callable[[], str], watch_s: float = WATCH_S) -> None:
+        super().__init__(watch_s)
+        self._what = what
+        self._paths = paths
+        self._take = take
+        self._seen: object = self._stamp()
+
+    def reload(self) -> None:
+        """Read them now, whether they seem changed or not."""
+        self._seen = UNSEEN
+        super().reload()
+
+    async def _look(self) -> None:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            self._exchange()
 
     def _exchange(self) -> None:
         try:

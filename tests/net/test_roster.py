@@ -264,9 +264,7 @@ async def test_another_role_is_another_pod_once_the_first_is_empty() -> None:
     async with clean_world(prefill=1, decode=2) as w:
         url = w.decode[0].url
         before = seen(w, w.decode[0])
-        with pytest.raises(UnknownPod):
-            roster(w).set_role(url, Role.PREFILL, source=ADMIN)
-        roster(w).set_role(url, Role.REPLICA, source=CONFIG)
+        roster(w).add(url, Role.REPLICA, source=CONFIG)
         await roster(w).left(url)
         after = seen(w, w.decode[0])
         assert after is not None
