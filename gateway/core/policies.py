@@ -220,12 +220,8 @@ class MeasuredTable:
         table, _, _ = self.tables.nearest_assignment(choice.assignment)
         point = seen.point
         cell = table.interpolated(*point) if self.interpolate else table.nearest(*point)
-        arm = cell.local if choice.route is Route.LOCAL else cell.pd
-        if choice.route is Route.READBACK:
-            if cell.readback is None:
-                return []
-            arm = cell.readback
-        if arm.degraded:
+        arm = _arm_of(cell, choice.route)
+        if arm is None or arm.degraded:
             return []
         return drift.observe(table, choice.route.value, arm, table.place(*point), seen.ttft_s, seen.tpot_s, now_s)
 
@@ -284,9 +280,14 @@ def _class_of(found: Score) -> ReasonClass:
     return ReasonClass.TIE if found.tie else ReasonClass.SCORE
 
 
+def _arm_of(cell: Cell, route: Route) -> Arm | None:
+    """What a cell says of a route; None where that was not measured."""
+    return cell.local if route is Route.LOCAL else cell.readback if route is Route.READBACK else cell.pd
+
+
 def _expected(cell: Cell, route: Route) -> tuple[float, float]:
     """Mean TTFT and TPOT of a route in a cell."""
-    arm = cell.local if route is Route.LOCAL else cell.readback if route is Route.READBACK else cell.pd
+    arm = _arm_of(cell, route)
     return (0.0, 0.0) if arm is None else (arm.ttft_mean, arm.tpot_mean)
 
 

@@ -31,9 +31,6 @@ class Fitted:
     def median_error(self) -> float:
         return float(np.median(np.abs(self.residuals)))
 
-    def error_at(self, quantile: float) -> float:
-        return float(np.quantile(np.abs(self.residuals), quantile))
-
 
 def fit(features: Sequence[Sequence[float]], measured: Sequence[float]) -> Fitted:
     """Values ≥ 0 with features · values ≈ measured (all > 0), by reweighted least squares with Huber's weights.
