@@ -36,7 +36,7 @@ test: lint
 	@$(BIN)/python -m tests.redis_server
 	@$(BIN)/python -m tests.prometheus_server
 	@$(BIN)/python -m tests.browser
-	@$(BIN)/python -m pytest tests --ignore=tests/vllm -q
+	@$(BIN)/python -m tests.run tests --ignore=tests/vllm -q
 	@$(BIN)/python -m deploy.docker.rehearse --quiet
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
 

@@ -1,15 +1,15 @@
 """A gateway under a load that has something of everything, for Prometheus to look at.
 
 Every round is a few conversations through a cluster of simulated pods: first turns, turns that the table keeps on D,
-replicas, a readback, a prefill pod that fails, a stream that breaks, a client that leaves. It goes on until it is
-told to stop, so that rates are never nothing.
+a queue, replicas, a readback, a prefill pod that fails, a stream that breaks, a client that leaves. It goes on until it
+is told to stop, so that rates are never nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ async def busy_gateway(folder: Path) -> AsyncIterator[World]:
         "state_file": str(folder / "state"),
         "breaker.open_s": 300,
         "admission.max_tokens": 2_000,
-        "slo.standard.ttft_p99_ms": 5000,
-        "slo.window_s": 2,
+        "slo.standard.ttft_p99_ms": 60_000,
+        "slo.min_samples": 5,
     }
     pod_of = {"prefill": {"bidirectional": True}, "decode": {"kv_events": True, "buffer_steps": 30}}
     async with world(1, 3, 1, pod_of=pod_of, pod={"block_size": 16}, **flags) as w:
@@ -48,14 +48,16 @@ async def busy_gateway(folder: Path) -> AsyncIterator[World]:
             yield w
         finally:
             load.cancel()
-            await asyncio.gather(load, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await load  # had it ended by itself, this says why
 
 
 async def _go_on(w: World) -> None:
     number = 0
     while True:
         number += 1
-        await asyncio.gather(*(_talk(w, f"c{number}.{each}") for each in range(4)))
+        await asyncio.gather(*(_talk(w, f"c{number}.{each}", LONG) for each in range(4)))
+        await asyncio.gather(*(_talk(w, f"q{number}.{each}", LONG * 2) for each in range(8)))  # more than may come in
         await _moves(w, f"m{number}")
         await _goes_wrong(w, f"w{number}")
         await asyncio.sleep(0.02)
@@ -67,8 +69,8 @@ async def _say(w: World, name: str, messages: list[dict[str, str]], **more: Any)
     return (await w.post(CHAT, body, {"X-Session-ID": name})).streamed_text
 
 
-async def _talk(w: World, name: str) -> None:
-    first = [user(f"{name} {LONG}")]
+async def _talk(w: World, name: str, text: str) -> None:
+    first = [user(f"{name} {text}")]
     said = await _say(w, name, first)
     await _say(w, name, [*first, assistant(said), user("and then?")])
 
