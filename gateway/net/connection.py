@@ -145,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._source = None
         if self._task is not None:
             self._task.cancel()
+        del self._parser  # each holds the other
         self._host.closed(self)
 
     def pause_writing(self) -> None:

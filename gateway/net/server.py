@@ -22,6 +22,16 @@ Vet = Callable[[Incoming], ClientVisibleError | None]
 """Says of a request without its body what is wrong with it."""
 
 BACKLOG = 4096
+ACCEPT_AT_ONCE = 64
+
+
+class _Place:
+    """Where an open connection is found from the buckets it is in; empty once it is gone, so that they hold nothing."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Connection | None = connection
 
 
 class HttpServer:
@@ -45,8 +55,10 @@ class HttpServer:
         self._tls = tls
         self._vet = vet
         self._server: asyncio.Server | None = None
-        self._connections: set[Connection] = set()
-        self._watched: defaultdict[int, set[Connection]] = defaultdict(set)
+        self._listener: socket.socket | None = None
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._connections: dict[Connection, _Place] = {}
+        self._watched: defaultdict[int, set[_Place]] = defaultdict(set)
         self._sweeper: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
 
@@ -62,6 +74,8 @@ class HttpServer:
     async def listen(self, listener: socket.socket) -> int:
         """Take over a socket that is bound already; returns its port."""
         loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        self._listener = listener
         self._server = await loop.create_server(
             lambda: Connection(self),
             sock=listener,
@@ -79,6 +93,7 @@ class HttpServer:
 
     async def stop_accepting(self) -> None:
         """Close the listening socket; connections in use go on to the end of their request, idle ones close."""
+        self._listener = None
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -91,6 +106,7 @@ class HttpServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
+        await asyncio.gather(*self._arriving)
         for connection in list(self._connections):
             connection.abort()
         while self._connections:
@@ -100,7 +116,9 @@ class HttpServer:
     # ---- what connections ask of their server
 
     def opened(self, connection: Connection) -> None:
-        self._connections.add(connection)
+        self._connections[connection] = _Place(connection)
+        if self._listener is not None:
+            self._accept_more(self._listener)
 
     def closed(self, connection: Connection) -> None:
         if not connection.busy:
@@ -113,7 +131,32 @@ class HttpServer:
         return None if self._vet is None else self._vet(head)
 
     def watch(self, connection: Connection, deadline: float) -> None:
-        self._watched[int(deadline / self._tick_s)].add(connection)
+        if (place := self._connections.get(connection)) is not None:
+            self._watched[int(deadline / self._tick_s)].add(place)
+
+    def _accept_more(self, listener: socket.socket) -> None:
+        """Take in who else waits. uvloop accepts one client per turn of its loop, so that under load, when turns are
+        long, new clients would wait behind each other until they give up."""
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                client, _ = listener.accept()
+            except OSError:  # nobody waits, or there are no file descriptors, which the loop tells of
+                return
+            task = asyncio.ensure_future(self._take_in(client))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    async def _take_in(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self),
+                client,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else self.limits.head_s,
+            )
+        except OSError:  # it has hung up, or shook no hands
+            client.close()
 
     async def _serve(self, connection: Connection, request: Request) -> None:
         try:
@@ -126,7 +169,8 @@ class HttpServer:
                 self._gone(connection)
 
     def _gone(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        if (place := self._connections.pop(connection, None)) is not None:
+            place.connection = None
         if not self._connections:
             self._idle.set()
 
@@ -137,7 +181,10 @@ class HttpServer:
             await asyncio.sleep(self._tick_s)
             now = loop.time()
             for tick in range(done, int(now / self._tick_s)):
-                for connection in self._watched.pop(tick, ()):
+                for place in self._watched.pop(tick, ()):
+                    connection = place.connection
+                    if connection is None:
+                        continue
                     if connection.deadline > now:
                         self.watch(connection, connection.deadline)
                     elif connection.deadline:

@@ -76,9 +76,11 @@ class Client:
             return Answer(sent_s, ended_s, fault=answer.CONNECT, detail=detail)
         return _answer_of(connection, scanner, sent_s, ended_s, resent, keep_text)
 
-    async def ask_plain(self, method: str, path: str, body: bytes = b"") -> Plain:
-        """Ask for something that is no stream."""
+    async def ask_plain(self, method: str, path: str, body: bytes = b"", request_id: str | None = None) -> Plain:
+        """Ask for something and read it whole; of a stream, its bytes."""
         head = self.endpoint.head(method, path)
+        if request_id is not None:
+            head += b"X-Request-Id: %s\r\n" % request_id.encode()
         data = b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body) if method == "POST" else head + b"\r\n"
         connection, _, detail, _ = await self._carry(data, None, self._clock())
         if connection is None:

@@ -85,10 +85,10 @@ class Meter:
             self.waited_s = waited_s - self._waited_s
 
 
-def run_queue_delay_s() -> float | None:
-    """How long this process has waited for a core since it was started; None where the kernel does not say."""
+def run_queue_delay_s(process: int | str = "self") -> float | None:
+    """How long a process has waited for a core since it was started; None where the kernel does not say."""
     try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
         return None
 

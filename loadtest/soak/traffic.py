@@ -1,6 +1,7 @@
-"""Conversations at a steady rate, with think times of milliseconds.
+"""Conversations that begin at a steady rate, with think times of milliseconds.
 
-Rule of this room: what a client cannot make sense of has a word of its own and is never excused.
+Rule of this room: the load is open: a conversation begins when it is due, whatever became of the others, and how late
+it was is written down.
 """
 
 from __future__ import annotations
@@ -8,95 +9,118 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from array import array
 from typing import Any
 
-import aiohttp
 import orjson
 
+from loadtest.live.client import Client, Patience
+from loadtest.live.endpoint import endpoint_of
+from loadtest.soak.answers import OK, judge
 from loadtest.soak.ledger import Ended, Ledger
+from loadtest.soak.pods import ECHO, Pod
 
-TURNS = (1, 4)
-THINK_S = (0.01, 0.3)
-PATIENCE_S = 30.0
-MOST_AT_ONCE = 150
+TURNS = (2, 4)
+THINK_S = (0.05, 0.5)
+MAX_TOKENS = (4, 24)
+STREAMED = 0.7
+PATIENCE = Patience(connect_s=10.0, first_s=30.0, total_s=30.0)
+MOST_AT_ONCE = 3000
 """Conversations. Beyond it the machine cannot keep the rate; what is not begun is counted."""
+_TEXTS = 256
+BEFORE_S = 1e6
+"""What happens before the run has times far below zero, where no fault is."""
 
 _WORDS = ("river", "engine", "cache", "window", "summer", "letter", "market", "doctor", "garden", "mountain", "student")
 
 
 class Traffic:
-    """Clients of one gateway."""
+    """Clients of one gateway. pod: one of those behind it. late_s: of the beginning of each conversation.
 
-    def __init__(self, url: str, ledger: Ledger, rate: float, seed: int) -> None:
-        self._url = url
+    most_at_once: conversations.
+    """
+
+    def __init__(self, url: str, pod: Pod, ledger: Ledger, rate: float, seed: int) -> None:
+        self._client = Client(endpoint_of(url), "chat", PATIENCE, time.monotonic)
+        self._pod = pod
         self._ledger = ledger
         self._rate = rate
         self._random = random.Random(seed)
+        self._texts = [" ".join(self._random.choices(_WORDS, k=self._random.randint(20, 120))) for _ in range(_TEXTS)]
         self._talks: set[asyncio.Task[None]] = set()
-        self._began = time.monotonic()
+        self._began = time.monotonic() + BEFORE_S
+        self._number = 0
+        self.late_s = array("d")
+        self.most_at_once = 0
 
-    async def run(self, session: aiohttp.ClientSession, seconds: float) -> None:
+    async def run(self, seconds: float) -> None:
         """Begin conversations for so long, then let all end."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+        now = time.monotonic
+        self._began = due = now()
         end = due + seconds
         while due < end:
-            await asyncio.sleep(max(0.0, due - loop.time()))
+            if (wait := due - now()) > 0:
+                await asyncio.sleep(wait)
             if len(self._talks) < MOST_AT_ONCE:
-                self._ledger.conversations += 1
-                talk = asyncio.create_task(self._talk(session))
-                self._talks.add(talk)
-                talk.add_done_callback(self._talks.discard)
+                self.late_s.append(now() - due)
+                self._begin()
             else:
                 self._ledger.held_back += 1
+                await asyncio.sleep(0)
             due += self._random.expovariate(self._rate)
         while self._talks:
             await asyncio.wait(list(self._talks))
 
-    async def _talk(self, session: aiohttp.ClientSession) -> None:
+    async def calm(self, count: int) -> None:
+        """So many conversations, one after the other, without thinking; no connection stays open."""
+        for _ in range(count):
+            self._begin(thinks=False)
+            await asyncio.wait(list(self._talks))
+        self.close()
+
+    @property
+    def opened(self) -> int:
+        """Connections to the gateway so far."""
+        return self._client.opened
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+    def _begin(self, *, thinks: bool = True) -> None:
+        self._ledger.conversations += 1
+        self._number += 1
+        talk = asyncio.create_task(self._talk(self._number, thinks))
+        self._talks.add(talk)
+        talk.add_done_callback(self._ended)
+        self.most_at_once = max(self.most_at_once, len(self._talks))
+
+    def _ended(self, talk: asyncio.Task[None]) -> None:
+        self._talks.discard(talk)
+        if not talk.cancelled() and (error := talk.exception()) is not None:
+            raise error
+
+    async def _talk(self, number: int, thinks: bool) -> None:
         messages: list[dict[str, str]] = []
-        for _ in range(self._random.randint(*TURNS)):
-            text = " ".join(self._random.choices(_WORDS, k=self._random.randint(20, 120)))
-            messages.append({"role": "user", "content": text})
-            stream = self._random.random() < 0.7
-            body = {"model": "sim", "messages": messages, "max_tokens": self._random.randint(4, 24), "stream": stream}
-            began = time.monotonic()
-            how, reply = await _ask(session, self._url, body)
-            self._ledger.note(Ended(how, began - self._began, time.monotonic() - self._began))
-            if how == "ok":
-                messages.append({"role": "assistant", "content": reply})
-            else:
+        dice = self._random
+        for turn in range(dice.randint(*TURNS)):
+            if turn and thinks:
+                await asyncio.sleep(dice.uniform(*THINK_S))
+            mark = f"talk-{number:07d}-{turn:03d}"
+            messages.append({"role": "user", "content": f"{ECHO}{mark} {dice.choice(self._texts)}"})
+            reply = await self._ask(messages, mark, dice.randint(*MAX_TOKENS), dice.random() < STREAMED)
+            if reply is None:
                 messages.pop()
-            await asyncio.sleep(self._random.uniform(*THINK_S))
+            else:
+                messages.append({"role": "assistant", "content": reply})
 
-
-async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[str, str]:
-    """How it ended, and the reply."""
-    headers = {"Content-Type": "application/json"}
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            async with session.post(url + "/v1/chat/completions", data=orjson.dumps(body), headers=headers) as answer:
-                raw = await answer.read()
-    except TimeoutError:
-        return "no end within 30 s", ""
-    except (aiohttp.ClientError, OSError) as error:
-        return f"connection: {type(error).__name__}", ""
-    try:
-        return _judge(answer.status, raw, bool(body["stream"]))
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        return f"not well-formed: {type(error).__name__}", ""
-
-
-def _judge(status: int, raw: bytes, stream: bool) -> tuple[str, str]:
-    if status != 200:
-        orjson.loads(raw)["error"]["message"]
-        return str(status), ""
-    if not stream:
-        return "ok", str(orjson.loads(raw)["choices"][0]["message"]["content"])
-    events = raw.removesuffix(b"\n\n").split(b"\n\n")
-    chunks = [orjson.loads(event.removeprefix(b"data: ")) for event in events if event != b"data: [DONE]"]
-    if "error" in chunks[-1]:
-        return "broken", ""
-    if events[-1] != b"data: [DONE]":
-        return "not well-formed: no [DONE]", ""
-    return "ok", "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
+    async def _ask(self, messages: list[dict[str, str]], mark: str, max_tokens: int, stream: bool) -> str | None:
+        body: dict[str, Any] = {"model": self._pod.model, "messages": messages, "max_tokens": max_tokens}
+        if stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        began = time.monotonic()
+        answer = await self._client.ask_plain("POST", "/v1/chat/completions", orjson.dumps(body), mark)
+        expected = f"{mark}token{' token' * (max_tokens - 1)}" if self._pod.echoes else None
+        how, reply = judge(answer, stream=stream, max_tokens=max_tokens, expected=expected)
+        self._ledger.note(Ended(how, mark, began - self._began, time.monotonic() - self._began))
+        return reply if how == OK else None

@@ -50,7 +50,7 @@ def tools(home: Path | None = None) -> Tools:
 
 
 def _compiled(name: str, folder: Path) -> Path:
-    sources = [SOURCES / f"{name}.c", SOURCES / "common.h"]
+    sources = [SOURCES / f"{name}.c", SOURCES / "common.h", *([SOURCES / "faults.h"] if name == "mock" else [])]
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     for source in sources:
         digest.update(source.read_bytes())

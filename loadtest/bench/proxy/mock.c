@@ -1,8 +1,10 @@
 // A vLLM pod that costs next to nothing: it answers as a prefill pod or a decode pod does, without a model behind it.
 //
-//   mock [--port 0] [--gap-us 0] [--blocks 200]          prints the port it listens on
+//   mock [--port 0] [--gap-us 0] [--blocks 200] [--echo PREFIX]          prints the port it listens on
 //
-// POST /v1/chat/completions, /v1/completions; GET /health, /v1/models, /version, /metrics, /kv_event_sources.
+// POST /v1/chat/completions, /v1/completions; GET /health, /v1/models, /version, /metrics, /kv_event_sources. With
+// --echo, answers of chats begin with the 16 characters that follow the last PREFIX in the request, and a hand-over from
+// a process that is no more fails, as with vLLM. Faults can be ordered: faults.h.
 // An answer has max_completion_tokens or max_tokens tokens (16 if neither is said); unstreamed ones come at once.
 // A stream is the role, one chunk per token, the usage if it was asked for, and [DONE]; each event is an HTTP chunk
 // and a send() of its own, as uvicorn does it. Tokens come --gap-us apart; with 0, every stream gets one token per turn
@@ -10,7 +12,7 @@
 
 #include "common.h"
 
-enum { EVENTS_AT_ONCE = 512, READ_AT_ONCE = 1 << 16, CHUNK_ROOM = 1024 };
+enum { EVENTS_AT_ONCE = 512, READ_AT_ONCE = 1 << 16, CHUNK_ROOM = 1024, ECHO = 16 };
 
 #define MODEL "mock"
 #define FINGERPRINT "vllm-0.32.0+mock-1"
@@ -22,10 +24,11 @@ typedef struct Connection {
     Buffer in, out;
     size_t head, body;  // sizes of the request that is coming in, 0 while its head is not complete
 
-    bool streaming, queued, chat, wants_usage;
-    int tokens, sent, prompt_tokens;
+    bool streaming, queued, chat, wants_usage, wants_stream, keeps_blocks;
+    int tokens, sent, prompt_tokens, struck;
+    long request;
     int64_t due_ns;
-    char id[48];
+    char id[48], echo[ECHO + 1];
     struct Connection *next;
 } Connection;
 
@@ -38,6 +41,7 @@ static void serve_requests(Connection *connection);
 static int poller;
 static int64_t gap_ns;
 static int blocks = 200;
+static const char *echo;
 static long requests, chats, prompt_total, token_total;
 static double started_at;
 static Buffer handover;
@@ -59,11 +63,16 @@ static Connection *pop(Queue *queue) {
 
 // ---------------------------------------------------------------------------------------------------- sending
 
+// To be buried, once nothing else holds it.
+static void lay_out(Connection *connection) {
+    if (connection->closed && !connection->queued && !connection->struck) push(&graveyard, connection);
+}
+
 static void close_connection(Connection *connection) {
     if (connection->closed) return;
     connection->closed = true;
     close(connection->socket);
-    if (!connection->queued) push(&graveyard, connection);
+    lay_out(connection);
 }
 
 static void watch(Connection *connection, bool waits_to_send) {
@@ -134,8 +143,8 @@ static void send_role(Connection *connection) {
     char event[CHUNK_ROOM];
     int size = chunk_head(connection, event);
     size += snprintf(event + size, sizeof event - size,
-                     "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-                     "\"finish_reason\":null}],\"prompt_token_ids\":null,\"prompt_text\":null}");
+                     "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"%s\"},\"logprobs\":null,"
+                     "\"finish_reason\":null}],\"prompt_token_ids\":null,\"prompt_text\":null}", connection->echo);
     send_event(connection, event, size);
 }
 
@@ -212,7 +221,7 @@ static void run_streams(void) {
     while (streams.first != NULL && streams.first->due_ns <= now) {
         Connection *connection = pop(&streams);
         connection->queued = false;
-        if (connection->closed) push(&graveyard, connection);
+        if (connection->closed) lay_out(connection);
         else advance(connection, now);
         if (connection == last) return;
     }
@@ -281,6 +290,7 @@ static void answer_whole(Connection *connection, bool keeps_blocks) {
                         "[{\"index\":0,%s\"", connection->id, connection->chat ? "chat.completion" : "text_completion",
                         connection->chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
     buffer_add(&body, piece, size);
+    if (connection->chat) buffer_add(&body, connection->echo, strlen(connection->echo));
     for (int i = 0; i < connection->tokens; i++) {
         int space = i == 0 && connection->chat;  // a chat answer begins without one
         buffer_add(&body, &" token"[space], 6 - space);
@@ -310,19 +320,45 @@ static void answer_whole(Connection *connection, bool keeps_blocks) {
     free(body.data);
 }
 
+#include "faults.h"
+
+static void find_echo(Connection *connection, const char *body, size_t length) {
+    const char *end = body + length, *last = NULL;
+    size_t size = strlen(echo);
+    for (const char *at = body; (at = memmem(at, end - at, echo, size)) != NULL;) last = at += size;
+    connection->echo[0] = '\0';
+    if (last != NULL && end - last >= ECHO) memcpy(connection->echo, last, ECHO);
+}
+
+// Whether the process that keeps the blocks for this request has ended.
+static bool is_stale(const char *body, size_t length) {
+    const char *engine = value_of(body, length, "\"remote_engine_id\"");
+    if (engine == NULL || *engine != '"') return false;
+    pid_t process = strtol(engine + 1, NULL, 16);
+    return process > 0 && kill(process, 0) != 0 && errno == ESRCH;
+}
+
 static void generate(Connection *connection, const char *body, size_t length) {
-    requests++;
+    connection->request = ++requests;
     connection->tokens = tokens_wanted(body, length);
     connection->prompt_tokens = prompt_bytes(body, length) / 4 + 1;
     connection->wants_usage = is_true(body, length, "\"include_usage\"");
-    bool keeps_blocks = is_true(body, length, "\"do_remote_decode\"");
+    connection->keeps_blocks = is_true(body, length, "\"do_remote_decode\"");
+    connection->wants_stream = is_true(body, length, "\"stream\"");
     chats += connection->chat;
     prompt_total += connection->prompt_tokens;
     token_total += connection->tokens;
     snprintf(connection->id, sizeof connection->id, "%s-%016llx", connection->chat ? "chatcmpl" : "cmpl",
              (unsigned long long)requests * 0x9E3779B97F4A7C15ull);
-    if (is_true(body, length, "\"stream\"")) begin_stream(connection);
-    else answer_whole(connection, keeps_blocks);
+    if (echo != NULL) {
+        find_echo(connection, body, length);
+        if (is_stale(body, length)) {
+            answer(connection, "500 Internal Server Error", "application/json", failed, strlen(failed));
+            return;
+        }
+    }
+    if (fault_left > 0 && strike(connection)) return;
+    respond(connection);
 }
 
 static void show_metrics(Connection *connection) {
@@ -361,6 +397,8 @@ static void serve(Connection *connection, const char *head, const char *body, si
         answer_json(connection, "{\"object\":\"list\",\"data\":[{\"id\":\"" MODEL "\",\"object\":\"model\",\"created\":"
                     CREATED ",\"owned_by\":\"vllm\",\"root\":\"" MODEL "\",\"parent\":null,\"max_model_len\":1048576,"
                     "\"permission\":[]}]}");
+    else if (asks(head, "POST /fault")) order_fault(connection, head);
+    else if (asks(head, "DELETE /fault")) end_fault(connection);
     else answer(connection, "404 Not Found", "application/json", "{\"detail\":\"Not Found\"}", 22);
 }
 
@@ -416,9 +454,10 @@ static void receive(Connection *connection) {
     }
 }
 
-static int wait_for_events(struct epoll_event *events) {
-    if (streams.first == NULL) return epoll_wait(poller, events, EVENTS_AT_ONCE, -1);
-    int64_t ahead = streams.first->due_ns - now_ns();
+static int wait_for_events(struct epoll_event *events, int64_t due_ns) {
+    if (streams.first != NULL && streams.first->due_ns < due_ns) due_ns = streams.first->due_ns;
+    if (due_ns == INT64_MAX) return epoll_wait(poller, events, EVENTS_AT_ONCE, -1);
+    int64_t ahead = due_ns - now_ns();
     if (ahead < 0) ahead = 0;
     struct timespec limit = {.tv_sec = ahead / 1000000000, .tv_nsec = ahead % 1000000000};
     return epoll_pwait2(poller, events, EVENTS_AT_ONCE, &limit, NULL);
@@ -437,8 +476,8 @@ static void make_handover(int port) {
     char piece[256];
     int size = snprintf(piece, sizeof piece,
                         "{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_engine_id\":"
-                        "\"00000000-0000-4000-8000-%012d\",\"remote_host\":\"127.0.0.1\",\"remote_port\":5600,"
-                        "\"tp_size\":1,\"remote_block_ids\":[[", port);
+                        "\"%08x-0000-4000-8000-%012d\",\"remote_host\":\"127.0.0.1\",\"remote_port\":5600,"
+                        "\"tp_size\":1,\"remote_block_ids\":[[", (unsigned)getpid(), port);
     buffer_add(&handover, piece, size);
     for (int i = 0; i < blocks; i++) {
         size = snprintf(piece, sizeof piece, i == 0 ? "%d" : ",%d", i + 1);
@@ -452,6 +491,7 @@ int main(int count, char **arguments) {
     int port = atoi(option(count, arguments, "--port", "0"));
     gap_ns = atol(option(count, arguments, "--gap-us", "0")) * INT64_C(1000);
     blocks = atoi(option(count, arguments, "--blocks", "200"));
+    echo = option(count, arguments, "--echo", NULL);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     started_at = now.tv_sec + now.tv_nsec / 1e9;
@@ -459,6 +499,8 @@ int main(int count, char **arguments) {
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     struct sockaddr_in address = loopback(port);
     socklen_t size = sizeof address;
+    int on = 1;  // a port whose last owner was killed is free at once
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(listener, (void *)&address, size) || listen(listener, 4096)) die("cannot listen");
     getsockname(listener, (void *)&address, &size);
     make_handover(ntohs(address.sin_port));
@@ -468,8 +510,8 @@ int main(int count, char **arguments) {
     poller = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event wanted = {.events = EPOLLIN, .data.ptr = NULL}, events[EVENTS_AT_ONCE];
     epoll_ctl(poller, EPOLL_CTL_ADD, listener, &wanted);
-    for (;;) {
-        int ready = wait_for_events(events);
+    for (int64_t fault_due_ns = INT64_MAX;;) {
+        int ready = wait_for_events(events, fault_due_ns);
         for (int i = 0; i < ready; i++) {
             Connection *connection = events[i].data.ptr;
             if (connection == NULL) {
@@ -480,6 +522,8 @@ int main(int count, char **arguments) {
             if (!connection->closed && (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))) receive(connection);
         }
         run_streams();
+        if (struck != NULL) fault_due_ns = run_faults(now_ns());
+        else fault_due_ns = INT64_MAX;
         bury();
     }
 }
