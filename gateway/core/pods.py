@@ -172,6 +172,7 @@ class Fleet:
         self.pairs = Pairs()
         self.loads: Loads | None = None
         self._models: list[tuple[str, ...]] | None = None
+        self._names: frozenset[str] = frozenset()
         self._serving: dict[str, Fleet] = {}
         self._sort()
 
@@ -180,11 +181,21 @@ class Fleet:
 
         LoRA adapters count as models, as in `/v1/models`.
         """
-        models = [pod.facts.models for pod in self._by_url.values()]
-        if models != self._models:
-            self._models = models
-            self._serving = self._by_model(models)
+        if [pod.facts.models for pod in self._by_url.values()] != self._models:
+            self._see_models()
         return self._serving.get(model, self)
+
+    def knows(self, model: str) -> bool:
+        """False for a model that no pod says it serves, where any says what it serves."""
+        if model in self._names or not model:
+            return True
+        self.serving(model)
+        return model in self._names or not self._names
+
+    def _see_models(self) -> None:
+        self._models = [pod.facts.models for pod in self._by_url.values()]
+        self._names = frozenset(name for each in self._models for name in each)
+        self._serving = self._by_model(self._models)
 
     def _by_model(self, models: list[tuple[str, ...]]) -> dict[str, Fleet]:
         if len({frozenset(each) for each in models if each}) < 2:

@@ -27,7 +27,8 @@ from gateway.wire.usage import Usage
 
 
 class Entrance:
-    """Await `enter` once; call `over` in the end, with what was used if that is known."""
+    """Await `enter` once, or `charge` alone where the pods are not ours; call `over` in the end, with what was used, if
+    that is known."""
 
     def __init__(self, parts: Parts, incoming: Incoming, record: RequestRecord) -> None:
         self._parts = parts
@@ -41,8 +42,7 @@ class Entrance:
         """The plan with which it is let in. Raises NoPodError, TooManyError, BadRequestError."""
         parts, rules = self._parts, self._parts.admission.desk.rules
         asker, request = intake.asker, intake.request
-        if asker is not None:
-            self._charge = await self._charged(intake, request.prompt_tokens + request.output_tokens)
+        await self.charge(intake)
         if parts.slo is not None or rules.limits or rules.priority or asker is not None:
             service = self._service(intake)
             self._record.service = service
@@ -75,6 +75,17 @@ class Entrance:
         self._new_tokens = new_tokens_of(self._waiter, found)
         return found
 
+    async def charge(self, intake: Intake) -> None:
+        """Charge its tenant by the estimate, where there is one with quotas. Raises TooManyError."""
+        tenancy, asker, request = self._parts.tenancy, intake.asker, intake.request
+        if tenancy is None or asker is None:
+            return
+        try:
+            self._charge = await tenancy.charge(asker, request.prompt_tokens + request.output_tokens)
+        except TooManyError:
+            self._record.refused = Why.QUOTA
+            raise
+
     def over(self, usage: Usage | None) -> None:
         """The request has ended, well or not."""
         parts, record, waiter = self._parts, self._record, self._waiter
@@ -88,15 +99,6 @@ class Entrance:
             if telling is not None:
                 parts.background(telling)
 
-    async def _charged(self, intake: Intake, tokens: float) -> Charge | None:
-        tenancy, asker = self._parts.tenancy, intake.asker
-        if tenancy is None or asker is None:
-            return None
-        try:
-            return await tenancy.charge(asker, tokens)
-        except TooManyError:
-            self._record.refused = Why.QUOTA
-            raise
 
     def _used(self, charge: Charge, usage: Usage | None) -> float:
         """A request that was not answered used nothing; of one that was cut off only the estimate is known."""

@@ -58,10 +58,11 @@ class Gateway:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        made: dict[str, MakePage] = {"/health": self._live, "/ready": self._ready, "/v1/models": self._models}
+        made: dict[str, MakePage] = {"/health": self._live, "/ready": self._ready}
         made["/"] = self._live
         made |= pages or {}
         self._table = {path: _Entry(("GET", "HEAD"), self._page(make)) for path, make in made.items()}
+        self._table["/v1/models"] = _Entry(("GET", "HEAD"), self._models)
         self._table |= {path: _Entry(("POST",), self._generation(row)) for path, row in ENDPOINTS.items()}
         self._table |= {path: _Entry((method,), self._pass_through) for path, method in PASS_THROUGH.items()}
         self._table |= {path: _Entry(methods, self._of_response) for path, methods in OF_A_RESPONSE.items()}
@@ -162,10 +163,7 @@ class Gateway:
     def _page(self, make: MakePage) -> Handler:
         async def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
             made = make()
-            page = made if isinstance(made, Page) else await made
-            record.status, record.outcome = page.status, Outcome.OK
-            headers = [("Content-Type", page.content_type), (names.REQUEST_ID, record.request_id)]
-            outgoing.send(page.status, headers, page.body)
+            _send(outgoing, record, made if isinstance(made, Page) else await made)
 
         return serve
 
@@ -189,16 +187,25 @@ class Gateway:
             return Page("application/json", b'{"status":"ready","admission":"full"}')
         return Page("application/json", b'{"status":"ready"}')
 
-    def _models(self) -> Page:
+    async def _models(self, incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
+        """Those that the asker may use."""
         if not self.health.models:
             raise NoPodError("No pod is up to answer.", headers={"Retry-After": "2"})
-        return Page("application/json", union_of_models(self.health.models))
+        tenancy = self.parts.tenancy
+        allowed = None if tenancy is None else tenancy.of(incoming).models
+        _send(outgoing, record, Page("application/json", union_of_models(self.health.models, allowed)))
 
 
 def where(error: BaseException) -> str:
     """The kind of an exception and the line it came from; never its text, which may quote a message."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__} at {frames[-1].filename}:{frames[-1].lineno}" if frames else type(error).__name__
+
+
+def _send(outgoing: Outgoing, record: RequestRecord, page: Page) -> None:
+    record.status, record.outcome = page.status, Outcome.OK
+    headers = [("Content-Type", page.content_type), (names.REQUEST_ID, record.request_id)]
+    outgoing.send(page.status, headers, page.body)
 
 
 def _require_json(incoming: Incoming) -> None:

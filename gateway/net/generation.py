@@ -22,7 +22,7 @@ from gateway.net.exchange import Headers, Incoming, Outgoing
 from gateway.net.handover import close_opened, let_go, refuse_offer
 from gateway.net.intake import Intake, take_in
 from gateway.net.outcome import Finished, LegFault, PodRejected, judge, no_connection, no_pod
-from gateway.net.outside import Outside
+from gateway.net.outside import Outside, OutsideProxy
 from gateway.net.paces import Paces
 from gateway.net.parts import Parts
 from gateway.net.placenotes import PlaceNotes
@@ -89,8 +89,10 @@ class Generation:
         self._record.arm = self._trial.arm
         proxy = parts.outside
         if proxy is not None and goes_outside(proxy, intake, self._trial):
-            await Outside(parts, proxy, self._endpoint, self._incoming, self._outgoing).run(intake, self._record)
+            await self._outside(proxy, intake)
             return
+        if parts.model_watch is not None and not parts.fleet.knows(intake.model):
+            await parts.model_watch.look()
         self._places.key = conversation.key
         parts.store.begin(conversation)
         parts.budget.request(time.monotonic())
@@ -114,6 +116,17 @@ class Generation:
             if not finished:
                 parts.store.fail(conversation)
             entrance.over(None if learned is None else learned.usage)
+
+    async def _outside(self, proxy: OutsideProxy, intake: Intake) -> None:
+        """Have the operator's own proxy answer. That is charged as any answer; no pod of ours has to have room."""
+        parts, record = self._parts, self._record
+        entrance = Entrance(parts, self._incoming, record)
+        try:
+            await entrance.charge(intake)
+            await Outside(parts, proxy, self._endpoint, self._incoming, self._outgoing).run(intake, record)
+        finally:
+            prompt = 0 if record.status >= 400 else record.prompt_tokens
+            entrance.over(None if prompt is None else Usage(prompt, record.output_tokens))
 
     def _plan(self, intake: Intake) -> Plan | None:
         """Decide, as things stand now."""
@@ -146,6 +159,8 @@ class Generation:
                     return plan, await self._carry_out(plan)
                 except PodRejected as rejected:
                     self._record.outcome = Outcome.REJECTED
+                    if rejected.answer.status == 404 and self._parts.model_watch is not None:
+                        self._parts.model_watch.doubt()
                     await self._send(rejected.answer)
                     return plan, None
                 except LegFault as failure:
@@ -226,6 +241,7 @@ class Generation:
                 self._parts.background(let_go(seat, opening, grace_s if prefilled is not None else 0.0, done))
             else:
                 close_opened(opening)
+            del opening  # its error holds this frame
 
     async def _open(self, pod: Pod, body: bytes) -> OpenStream | Finished:
         """Send the answering leg and wait until the pod has said something that may go to the client."""

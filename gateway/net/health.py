@@ -11,10 +11,12 @@ import asyncio
 import math
 import random
 import time
+from collections.abc import Collection
 
 import msgspec
 
 from gateway.core.pods import Pod, Role
+from gateway.net.model_watch import ModelWatch
 from gateway.net.pairs import PairProbes
 from gateway.net.parts import Parts
 from gateway.net.pod_facts import ModelList, Scout, cards, why_replaced
@@ -37,7 +39,8 @@ class Health:
         self._failures = {pod.url: 0 for pod in parts.fleet}
         self._introduced: dict[str, int] = {}
         self._read_at: dict[str, float] = {}
-        self.models: dict[str, ModelList] = {}
+        self.model_watch = parts.model_watch = ModelWatch(parts, self._scout)
+        self.models = self.model_watch.lists
         self.selftests = SelfTests(parts)
         self.pairs = PairProbes(parts)
 
@@ -58,6 +61,7 @@ class Health:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.model_watch.stop()
         await self.selftests.stop()
         await self.pairs.stop()
 
@@ -148,7 +152,9 @@ class Health:
                 self._parts.restarted(pod, reason)
         if facts.seen_at:
             pod.facts = facts
-        if pod.url not in self.models or self._introduced.get(pod.url) != pod.epoch:
+        if self._introduced.get(pod.url) == pod.epoch:
+            await self.model_watch.read(pod)
+        else:
             await self._introduce(pod)
         if pod.role is Role.PREFILL and self._parts.origins.asks:
             await self._find_origin(pod)
@@ -165,24 +171,19 @@ class Health:
         parts.origins.met(pod, engines)
 
     async def _introduce(self, pod: Pod) -> None:
-        """Ask what does not change while a process lives."""
+        """Ask what a new process is."""
         self.models.pop(pod.url, None)
         epoch = pod.epoch
-        models, version = await self._scout.models(pod), await self._scout.version(pod)
-        if models is not None:
-            self.models[pod.url], self._introduced[pod.url] = models, epoch
-        known = [card for card, _ in cards(models)] if models is not None else []
-        pod.facts = msgspec.structs.replace(
-            pod.facts,
-            version=version,
-            models=tuple(card.id for card in known),
-            max_model_len=(known[0].max_model_len or 0) if known else 0,
-        )
+        told, version = await self.model_watch.read(pod), await self._scout.version(pod)
+        pod.facts = msgspec.structs.replace(pod.facts, version=version)
+        if told:
+            self._introduced[pod.url] = epoch
 
 
-def union_of_models(lists: dict[str, ModelList]) -> bytes:
-    """`/v1/models` over all pods: every model once, as the first pod that has it describes it."""
-    return msgspec.json.encode({"object": "list", "data": list(_by_name(lists).values())})
+def union_of_models(lists: dict[str, ModelList], allowed: Collection[str] | None = None) -> bytes:
+    """`/v1/models` over all pods: every model once, as the first pod that has it describes it. allowed: None: all."""
+    found = [entry for name, entry in _by_name(lists).items() if allowed is None or name in allowed]
+    return msgspec.json.encode({"object": "list", "data": found})
 
 
 def _by_name(lists: dict[str, ModelList]) -> dict[str, msgspec.Raw]:

@@ -22,6 +22,7 @@ from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.keys import key_of, others_exist, tenant_of
 from gateway.net.parts import Parts
+from gateway.net.readback import offered
 from gateway.net.records import RequestRecord
 from gateway.net.tenancy import check_model
 from gateway.wire import legs
@@ -31,7 +32,6 @@ from gateway.wire.errors import BadRequestError, UnknownResponseError
 from gateway.wire.fields import Fields, integer_of, parse, string_of, value_of
 from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply, reply_head
 from gateway.wire.prompts_responses import previous_response
-from gateway.wire.readback import has_only_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         weights=weights,
         decode_max_in_flight=parts.settings.decode_max_in_flight,
         min_resident_share=parts.settings.min_resident_share,
-        readback=parts.settings.readback and has_only_text(endpoint.api, fields),
+        readback=offered(parts, endpoint.api, fields),
         only=only,
         decode_max_tokens=parts.settings.admission.decode_tokens,
     )

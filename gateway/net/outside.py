@@ -20,6 +20,7 @@ from gateway.net.upstream import PodAnswer, PodClient, PodFault
 from gateway.wire.dialects import Tap
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.errors import PodFailedError, PodTimeoutError
+from gateway.wire.framing import MalformedStreamError
 from gateway.wire.usage import Usage
 
 EVENT_STREAM = "text/event-stream"
@@ -105,10 +106,13 @@ class Outside:
         first_at = last_at = 0.0
 
         def pass_on(data: bytes) -> None:
-            nonlocal first_at, last_at
+            nonlocal first_at, last_at, readable
             if readable and not tap.done:
                 last_at = time.monotonic()
-                tap.feed(data)
+                try:
+                    tap.feed(data)
+                except MalformedStreamError:  # its own way with events, which is the client's to read
+                    readable = False
             if not first_at and tap.said_something:
                 first_at = time.monotonic()
                 record.ttft_s = first_at - self._began

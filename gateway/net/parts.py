@@ -33,6 +33,7 @@ from gateway.net.upstream import PodClient, PodFault
 
 if TYPE_CHECKING:
     from gateway.core.slo import SloController
+    from gateway.net.model_watch import ModelWatch
     from gateway.net.outside import OutsideProxy
     from gateway.net.shared import SharedState
     from gateway.net.tenancy import Tenancy
@@ -44,7 +45,7 @@ class Parts:
 
     fingerprints: per pod URL its `system_fingerprint` as raw JSON, learned from its streams.
     residency: what lies in which pod's cache.
-    renders_nothing: pods without the render endpoint (`--enable-scale-out`).
+    unrendered: per pod URL the render endpoints that it has not (`--enable-scale-out`).
     engines: per pod URL the KV connector's engine id, a new one for every process of the pod.
     losses: per pod URL how often nothing listened on its port. explained: how many of them when it was last known
     which process it is; no entry for a pod that was never up.
@@ -56,6 +57,7 @@ class Parts:
     origins: how each prefill pod hands over.
     outliers: which pods are far from their peers.
     tracer: makes traces of requests, where they are wanted.
+    model_watch: asks the pods what they serve, once they are watched.
     canary: which conversations the policy routes. outside: the operator's own proxy, where the others go there.
     """
 
@@ -70,7 +72,7 @@ class Parts:
     rate: RequestRate = field(default_factory=lambda: RequestRate(time.monotonic()))
     fingerprints: dict[str, msgspec.Raw] = field(default_factory=dict)
     residency: Residency = field(default_factory=Residency)
-    renders_nothing: set[str] = field(default_factory=set)
+    unrendered: dict[str, set[str]] = field(default_factory=dict)
     engines: dict[str, bytes] = field(default_factory=dict)
     losses: Counter[str] = field(default_factory=Counter)
     explained: dict[str, int] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class Parts:
     canary: Canary = field(default_factory=Canary)
     outside: OutsideProxy | None = None
     tracer: Tracer | None = None
+    model_watch: ModelWatch | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -177,8 +180,8 @@ class Parts:
         if pod.breaker.reset():
             self._breaker_changed(pod, "the pod was restarted")
         self.explained[pod.url] = self.losses[pod.url]
-        self.fingerprints.pop(pod.url, None)
-        self.engines.pop(pod.url, None)
+        for known in (self.fingerprints, self.engines, self.unrendered):
+            known.pop(pod.url, None)
         self.observer.pod_restarted(pod.url, pod.role, detail)
 
     def gone(self, pod: Pod) -> None:
@@ -187,10 +190,9 @@ class Parts:
         self.handovers.drop(pod.url)
         self.origins.forget(pod.url)
         self.outliers.forget(pod)
-        for known in (self.fingerprints, self.engines, self.losses, self.explained):
+        for known in (self.fingerprints, self.engines, self.unrendered, self.losses, self.explained):
             known.pop(pod.url, None)
-        for names in (self.renders_nothing, self.suspects):
-            names.discard(pod.url)
+        self.suspects.discard(pod.url)
 
     def met_engine(self, pod: Pod, engine: bytes | None) -> None:
         """An answer named the pod's KV engine; another one than before is another process."""

@@ -18,12 +18,14 @@ from gateway.net.keys import others_exist, tenant_of
 from gateway.net.outcome import Finished, no_pod
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome, RequestRecord
+from gateway.net.relay import malformed
 from gateway.net.tenancy import check_model
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
 from gateway.wire.answers_responses import RESPONSES
 from gateway.wire.errors import PodFailedError, UnknownResponseError, error_event
 from gateway.wire.fields import join, string_of
+from gateway.wire.framing import MalformedStreamError
 from gateway.wire.paths import WORK, clean_body, model_of_form, without_offers
 
 
@@ -53,6 +55,8 @@ class Passing:
             tokens = len(body) / START_BYTES_PER_TOKEN if media_type == "application/json" else 1.0
             if work and (charge := await tenancy.charge(asker, tokens)) is not None:
                 tenancy.settle(charge, tokens)
+        if self._parts.model_watch is not None and not self._parts.fleet.knows(model or ""):
+            await self._parts.model_watch.look()
         self._parts.wake_breakers()
         pods = sorted(
             self._admitting(self._parts.fleet.serving(model or "")),
@@ -143,18 +147,25 @@ class Passing:
         outgoing.start(answer.status, names.to_client(answer.headers, record.request_id))
 
         def pass_on(data: bytes) -> None:
-            if out := (data if tap is None else tap.feed(data)):
+            try:
+                out = data if tap is None else tap.feed(data)
+            except MalformedStreamError as broken:
+                raise malformed(broken, outgoing.write) from None
+            if out:
                 outgoing.write(out)
 
         outgoing.pace(answer)
         try:
             await answer.pipe(pass_on, self._parts.settings.timeouts.token_gap_s)
+            if tap is not None and not tap.done:
+                raise PodFault("reset", "the stream ended without its last word")
         except PodFault as fault:
             record.outcome = Outcome.BROKEN
             self._parts.notice(pod, fault)
             self._parts.blame(pod, fault.word)
             self._parts.observer.fault(f"pass_through_{fault.word}", pod.url, record.request_id, fault.detail)
-            outgoing.write(error_event(f"The pod's stream broke ({fault.word}).", "upstream_error", 502))
+            make = error_event if tap is None else tap.error_event
+            outgoing.write(make(f"The pod's stream broke ({fault.word}).", "upstream_error", 502))
         else:
             self._parts.praise(pod)
         finally:

@@ -78,10 +78,21 @@ class PodConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._broke(PodFault("malformed", type(error).__name__))
             return
-        if self._sink is None:
+        sink, pieces = self._sink, self._pieces
+        if sink is None:
             self._hold(len(data))
-        else:
-            self._pass_on(self._sink)
+            return
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            try:
+                sink(data)
+            except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
+                self.complete = False  # whether the pod is done or not
+                self._broke(error)
+                return
+        if self.complete:
+            self._wake()
 
     def eof_received(self) -> bool:
         return False
@@ -89,7 +100,8 @@ class PodConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = None
-        if self._parser is None or self.complete:
+        parser, self._parser = self._parser, None  # each holds the other
+        if parser is None or self.complete:
             return
         if self.has_head and not self._framed and exc is None:
             self.complete = True
@@ -229,15 +241,20 @@ class PodConnection(asyncio.Protocol):
         self.idle_since = self.loop.time()
 
     async def _wait(self) -> None:
-        if self.fault is not None:
-            raise self.fault
+        if self.closed and not self.complete:
+            raise self._take_fault()
         self._waiter = self.loop.create_future()
         try:
             await self._waiter
         finally:
             self._waiter = None
-        if self.fault is not None:
-            raise self.fault
+        if self.closed and not self.complete:
+            raise self._take_fault()
+
+    def _take_fault(self) -> Exception:
+        """What broke it. Once raised, a fault holds frames that hold this connection, so this must not hold it."""
+        fault, self.fault = self.fault, None
+        return fault or PodFault("reset", "the connection was closed")
 
     def _hold(self, read_bytes: int) -> None:
         """A read for someone who takes the answer whole or in pieces."""
@@ -254,28 +271,12 @@ class PodConnection(asyncio.Protocol):
         if self.has_head:
             self._wake()
 
-    def _pass_on(self, sink: Sink) -> None:
-        """A read of a stream that is passed on."""
-        pieces = self._pieces
-        if pieces:
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            try:
-                sink(data)
-            except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
-                self._broke(error)
-                return
-        if self.complete:
-            self._wake()
-
     def _wake(self) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def _broke(self, fault: Exception) -> None:
-        if self.complete and not isinstance(fault, PodFault):
-            self.complete = False
         if not self.complete and self.fault is None:
             self.fault = fault  # type: ignore[assignment]
         self.close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.core.pods import Pod
+from gateway.core.pods import Pod, Role
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.parts import Parts
@@ -22,6 +22,7 @@ from gateway.wire import readback as wire
 from gateway.wire.answers import read_prefill
 from gateway.wire.contract import Api
 from gateway.wire.fields import Fields
+from gateway.wire.readback_prompts import may_read_back
 
 PROOF_S = 5.0
 """How long the first readback on a P may take. One without `bidirectional_kv_xfer` waits for ever."""
@@ -49,6 +50,16 @@ class RecallFault(Exception):
     def __init__(self, word: str, detail: str = "") -> None:
         super().__init__(detail or word)
         self.word = word
+
+
+def offered(parts: Parts, api: Api, fields: Fields) -> bool:
+    """Whether a request's history may be read back, as far as is known before anybody is asked."""
+    if not parts.settings.readback or not may_read_back(api, fields):
+        return False
+    if api in wire.TOKENIZES:
+        return True
+    path = wire.RENDER_PATHS[api]
+    return any(path not in parts.unrendered.get(pod.url, ()) for pod in parts.fleet.of(Role.PREFILL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +99,16 @@ class Recall:
         return Recalled(ids, tokens, params, answer.handover)
 
     async def _ids(self, pod: Pod) -> list[int]:
-        if pod.url not in self.parts.renders_nothing:
+        if wire.RENDER_PATHS[self.api] not in self.parts.unrendered.get(pod.url, ()):
             exact = wire.render_request(self.api, self.fields)
             status, text = await self._ask(pod, exact.path, exact.body, None)
             if status == 200 and (ids := wire.read_ids(text)):
                 return ids
-            if status in (403, 404, 405):
-                self.parts.renders_nothing.add(pod.url)
+            if wire.renders_none(status, text):
+                self.parts.unrendered.setdefault(pod.url, set()).add(exact.path)
         request = wire.tokenize_request(self.api, self.fields)
         if request is None:
-            raise RecallFault("prompt", "a field may shape the prompt in ways /tokenize does not know")
+            raise RecallFault("prompt", "the prompt may be shaped in ways that /tokenize does not know")
         status, text = await self._ask(pod, request.path, request.body, None)
         ids = wire.read_ids(text) if status == 200 else None
         if not ids:

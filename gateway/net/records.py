@@ -153,6 +153,9 @@ class Observer(Protocol):
         outcome: one word of `selftest.Proof`; direct: whether later turns may go straight to the pod.
         """
 
+    def pod_models(self, pod: str, role: str, models: tuple[str, ...]) -> None:
+        """A pod serves other models than before, LoRA adapters included."""
+
     def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
         """A hand-over between two pods was tried, of which one was restarted."""
 
@@ -185,6 +188,9 @@ class IdleObserver:
         return
 
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
+        return
+
+    def pod_models(self, pod: str, role: str, models: tuple[str, ...]) -> None:
         return
 
     def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.net.exchange import Headers, Outgoing
 from gateway.net.records import GAP_BOUNDS_S
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire.dialects import Tap
+from gateway.wire.framing import MalformedStreamError
 
 MAX_OPENING_BYTES = 16 * 1024 * 1024
 """Of a stream before it has said something."""
@@ -50,10 +52,20 @@ async def open_stream(answer: PodAnswer, tap: Tap, first_byte_s: float) -> OpenS
         if not chunk:
             return OpenStream(answer, tap, opening + tap.finish(), first_byte_at or time.monotonic(), True)
         first_byte_at = first_byte_at or time.monotonic()
-        opening += tap.feed(chunk)
+        try:
+            opening += tap.feed(chunk)
+        except MalformedStreamError as broken:
+            raise PodFault("malformed", str(broken)) from None
         if len(opening) > MAX_OPENING_BYTES:
             raise PodFault("malformed", "the stream says nothing at great length")
     return OpenStream(answer, tap, opening, first_byte_at, False)
+
+
+def malformed(broken: MalformedStreamError, write: Callable[[bytes], object]) -> PodFault:
+    """The fault of a pod that sent what is no event; what came before that goes on."""
+    if broken.before:
+        write(broken.before)
+    return PodFault("malformed", str(broken))
 
 
 @dataclass(slots=True)
@@ -84,7 +96,11 @@ async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers,
             now = clock()
             gaps[bisect_left(GAP_BOUNDS_S, now - last_at)] += 1
             last_at = now
-        if out := feed(data):
+        try:
+            out = feed(data)
+        except MalformedStreamError as broken:
+            raise malformed(broken, write) from None
+        if out:
             write(out)
 
     if not stream.ended:
@@ -92,7 +108,7 @@ async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers,
         try:
             await answer.pipe(pass_on, token_gap_s)
         except PodFault as fault:
-            end.fault = fault
+            end.fault = fault.with_traceback(None)  # which would hold this frame, and it the fault
         finally:
             end.last_byte_at = last_at
             outgoing.pace(None)

@@ -37,7 +37,7 @@ class Timeouts:
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
     """interval_s between probes of one pod, timeout_s of one probe, failures in a row that mean down,
-    facts_interval_s between two readings of a pod's `/metrics`.
+    facts_interval_s between two readings of a pod's `/metrics` and `/v1/models`.
 
     A busy engine answers its probe late, so one slow answer must not move its conversations elsewhere.
     """

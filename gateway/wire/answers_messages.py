@@ -91,7 +91,6 @@ class MessagesTap(EventFramer):
         super().__init__()
         self.usage: Usage | None = None
         self.error: str | None = None
-        self.done = False
         self.fingerprint: msgspec.Raw | None = None
         self.offer: msgspec.Raw | None = None
         self.response_id: str | None = None
@@ -107,7 +106,7 @@ class MessagesTap(EventFramer):
         return message_head(self._text, self._call)
 
     def error_event(self, message: str, kind: str, code: int) -> bytes:
-        return b"event: error\ndata: " + ANTHROPIC.error_body(message, kind, code, None) + b"\n\n"
+        return self.cut + b"event: error\ndata: " + ANTHROPIC.error_body(message, kind, code, None) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
         if event.startswith(b"event: content_block_"):

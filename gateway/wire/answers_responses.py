@@ -105,7 +105,6 @@ class ResponsesTap(EventFramer):
         super().__init__()
         self.usage: Usage | None = None
         self.error: str | None = None
-        self.done = False
         self.fingerprint: msgspec.Raw | None = None
         self.offer: msgspec.Raw | None = None
         self.response_id: str | None = None
@@ -118,7 +117,7 @@ class ResponsesTap(EventFramer):
         """OpenAI's event for an error, with the object that makes the official client raise it."""
         error = {"type": "error", "code": str(code), "message": message, "param": None}
         body = {**error, "error": ErrorBody(message, kind, None, code)}
-        return b"event: error\ndata: " + msgspec.json.encode(body) + b"\n\n"
+        return self.cut + b"event: error\ndata: " + msgspec.json.encode(body) + b"\n\n"
 
     def _event(self, event: bytes) -> bytes:
         if event.startswith(_LAST):

@@ -45,7 +45,7 @@ class Tap(Protocol):
         """True once an event came that is more than an announcement."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes from the pod; return the bytes to send on (maybe none)."""
+        """Take bytes from the pod; return the bytes to send on (maybe none). Raises MalformedStreamError."""
 
     def finish(self) -> bytes:
         """The stream ended well: give out whatever still waits."""

@@ -1,25 +1,44 @@
 """Whole events out of the pieces that a pod's stream comes in.
 
 Rule of this room: an event that has fully arrived goes on at once; one that grows beyond MAX_EVENT_BYTES is passed on
-in pieces, unread, so that memory stays bounded.
+in pieces, unread, so that memory stays bounded. An event that a client would skip, or could not read, is a broken
+stream: only its two ends are looked at, what is between them is the client's to parse.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """An event that grows beyond this is passed on in pieces, unread."""
 
 
+_BEGINS = (b"data: {", b"event: ")
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+
+class MalformedStreamError(Exception):
+    """A pod sent what is no event. before: what came before it, for the client."""
+
+    def __init__(self, what: str, before: bytes = b"") -> None:
+        super().__init__(what)
+        self.before = before
+
+
 class EventFramer:
-    """Cuts a stream into events; what becomes of each is `_event`'s business, of a held-back one `_release`'s."""
+    """Cuts a stream into events; what becomes of each is `_event`'s business, of a held-back one `_release`'s.
+
+    done: the stream said its last word; what comes after it is not looked at.
+    """
 
     def __init__(self) -> None:
+        self.done = False
         self._tail = b""
         self._passing_oversized = False
         self._passed_newline = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes from the pod; return the bytes to send on (maybe none)."""
+        """Take bytes from the pod; return the bytes to send on (maybe none). Raises MalformedStreamError."""
         if self._passing_oversized:
             return self._pass_oversized(data)
         if self._tail:
@@ -29,14 +48,25 @@ class EventFramer:
             return self._keep_tail(data)
         self._tail = b""
         head, rest = data[: end + 2], data[end + 2 :]
-        out = b"".join([self._event(event + b"\n\n") for event in head[:-2].split(b"\n\n")])
-        return out + self._keep_tail(rest) if rest else out
+        out: list[bytes] = []
+        for event in head[:-2].split(b"\n\n"):
+            if not ((event.endswith(b"}") and event.startswith(_BEGINS)) or self.done or _is_event(event)):
+                raise MalformedStreamError("an event is none", b"".join(out))
+            out.append(self._event(event + b"\n\n"))
+        if rest:
+            out.append(self._keep_tail(rest, out))
+        return b"".join(out)
 
     def finish(self) -> bytes:
         """The stream ended well: give out whatever still waits."""
         out = self._release() + self._tail
         self._tail = b""
         return out
+
+    @property
+    def cut(self) -> bytes:
+        """What goes before the gateway's own word where the stream broke off within an event that the client has."""
+        return b"\n\n" if self._passing_oversized else b""
 
     @property
     def waiting(self) -> bool:
@@ -59,16 +89,31 @@ class EventFramer:
             self._passed_newline = data.endswith(b"\n")
             return data
         self._passing_oversized = False
-        return data[:end] + self.feed(data[end:])
+        try:
+            return data[:end] + self.feed(data[end:])
+        except MalformedStreamError as broken:
+            broken.before = data[:end] + broken.before
+            raise
 
-    def _keep_tail(self, data: bytes) -> bytes:
+    def _keep_tail(self, data: bytes, before: Sequence[bytes] = ()) -> bytes:
         if len(data) > MAX_EVENT_BYTES:
             self._tail = b""
             self._passing_oversized = True
             self._passed_newline = data.endswith(b"\n")
             return self._release() + data
+        if data.endswith(b"\r\n\r\n"):
+            raise MalformedStreamError("its lines end in CR LF", b"".join(before))
         self._tail = data
         return b""
+
+
+def _is_event(event: bytes) -> bool:
+    """True for a comment, and for fields whose data is one JSON object by its braces, or [DONE]."""
+    lines = event.split(b"\n")
+    if not all(line.startswith(_FIELDS) or not line for line in lines):
+        return False
+    data = b"\n".join([line[5:].strip() for line in lines if line.startswith(b"data:")])
+    return data in (b"", b"[DONE]") or (data.startswith(b"{") and data.endswith(b"}"))
 
 
 def data_of(event: bytes) -> bytes:

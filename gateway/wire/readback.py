@@ -9,19 +9,23 @@ whose ids the gateway cannot be sure of gets no readback.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from gateway.wire.contract import ASK_P_TO_KEEP_BLOCKS, BOTH, PREFILL_LEG, Api
-from gateway.wire.fields import FALSE, TRUE, Fields, flag_of, is_null, join, raw, value_of
+from gateway.wire.fields import FALSE, TRUE, Fields, is_null, join, raw, value_of
 
-RENDER_PATHS = {Api.CHAT: "/v1/chat/completions/render", Api.COMPLETIONS: "/v1/completions/render"}
+RENDER_PATHS = {
+    Api.CHAT: "/v1/chat/completions/render",
+    Api.COMPLETIONS: "/v1/completions/render",
+    Api.MESSAGES: "/v1/messages/render",
+    Api.RESPONSES: "/v1/responses/render",
+}
 """Exact for any request, where a pod serves it (`--enable-scale-out`)."""
 
 TOKENIZE_PATH = "/tokenize"
 
-_TOKENIZE_FIELDS = {
+TOKENIZES = {
     Api.CHAT: (
         "messages",
         "tools",
@@ -33,7 +37,8 @@ _TOKENIZE_FIELDS = {
     ),
     Api.COMPLETIONS: ("prompt", "add_special_tokens"),
 }
-"""What `/tokenize` understands of the fields that shape a prompt (vllm/entrypoints/serve/tokenize/protocol.py)."""
+"""What `/tokenize` understands of the fields that shape a prompt (vllm/entrypoints/serve/tokenize/protocol.py). How a
+pod makes a chat of the other APIs' requests is its own business, and changes with its version."""
 
 _SHAPES_NO_PROMPT = frozenset(row.field for row in PREFILL_LEG if row.apis & BOTH and row.field != "tool_choice") | {
     "model",
@@ -69,8 +74,6 @@ _SHAPES_NO_PROMPT = frozenset(row.field for row in PREFILL_LEG if row.apis & BOT
 }
 
 _RECALL_FIELDS = ("model", "cache_salt", "priority")
-_TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
-_PART_KEYS = frozenset({"type", "text", "refusal", "thinking", "cache_control", "annotations"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +84,6 @@ class IdsRequest:
     body: bytes
 
 
-def has_only_text(api: Api, fields: Fields) -> bool:
-    """True when the prompt is nothing but text: pods take forwarded token ids for no other.
-
-    Messages and responses have no readback yet.
-    """
-    if api not in RENDER_PATHS:
-        return False
-    if api is Api.COMPLETIONS:
-        return not flag_of(fields, "echo") and all(is_null(fields.get(name)) for name in ("prompt_embeds", "suffix"))
-    messages = value_of(fields, "messages")
-    return isinstance(messages, list) and all(map(_is_text, messages))
-
-
-def _is_text(message: Any) -> bool:
-    content = message.get("content") if isinstance(message, dict) else 0
-    if content is None or isinstance(content, str):
-        return True
-    return isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type", "text") in _TEXT_PARTS and part.keys() <= _PART_KEYS
-        for part in content
-    )
-
-
 def render_request(api: Api, fields: Fields) -> IdsRequest:
     """The exact way."""
     body = {name: value for name, value in fields.items() if name != "stream_options"}
@@ -111,8 +91,10 @@ def render_request(api: Api, fields: Fields) -> IdsRequest:
 
 
 def tokenize_request(api: Api, fields: Fields) -> IdsRequest | None:
-    """The way every pod has; None when a field may shape the prompt that `/tokenize` does not know."""
-    known = _TOKENIZE_FIELDS[api]
+    """The way every pod has; None when something may shape the prompt that `/tokenize` does not know."""
+    known = TOKENIZES.get(api)
+    if known is None:
+        return None
     for name, value in fields.items():
         if name not in known and name not in _SHAPES_NO_PROMPT and not is_null(value):
             if name == "tool_choice" and value_of(fields, name) != "none":
@@ -130,6 +112,12 @@ def own_ids(fields: Fields) -> list[int] | None:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return prompt
     return None
+
+
+def renders_none(status: int, answer: bytes) -> bool:
+    """True for the answer of a pod that has no such endpoint, or not switched on; vLLM's own words are about the
+    request."""
+    return status in (403, 405) or (status == 404 and b'"error"' not in answer)
 
 
 class _Ids(msgspec.Struct):
@@ -181,8 +169,8 @@ def readback_params(recalled: msgspec.Raw, ids: list[int]) -> msgspec.Raw | None
 
 
 def on_ids(api: Api, fields: Fields, ids: list[int]) -> Fields:
-    """The body with the prompt as ids. Chat takes them in `kv_transfer_params`, completions only as the prompt itself
-    (vllm/renderers/online_renderer.py)."""
+    """The body with the prompt as ids. Completions take them only as the prompt itself, all others in
+    `kv_transfer_params` (vllm/renderers/online_renderer.py)."""
     return {**fields, "prompt": raw(ids)} if api is Api.COMPLETIONS else fields
 
 

@@ -11,13 +11,19 @@ chunk, where it is without usage (vLLM `chat_completion/serving.py` and `complet
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from gateway.wire.errors import error_event
 from gateway.wire.fields import Fields, is_null, join, split
 from gateway.wire.framing import EventFramer
+from gateway.wire.mould import Mould, mould_of, text_of
 from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, message_head, reply_head, without_thoughts
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
+
+_READ_TOGETHER = 16
+"""Events whose texts are looked at in one go."""
 
 
 class _Function(msgspec.Struct):
@@ -48,6 +54,8 @@ class _Chunk(msgspec.Struct):
 
 
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
+_SEAM = re.compile(rb"\n\n(?:(?!data: \{)|(?<!\}\n\n))")
+"""A blank line that is not between two events of JSON: in a good read the last one only."""
 
 
 class StreamTap(EventFramer):
@@ -71,7 +79,6 @@ class StreamTap(EventFramer):
         super().__init__()
         self.usage: Usage | None = None
         self.error: str | None = None
-        self.done = False
         self.fingerprint = fingerprint
         self.offer: msgspec.Raw | None = None
         self.response_id: str | None = None
@@ -87,6 +94,8 @@ class StreamTap(EventFramer):
         self._head_complete = False
         self._spoke = False
         self._plain = False  # whole events without a word of interest pass as they are
+        self._mould: Mould | None = None  # of the last such event
+        self._unread: list[bytes] = []  # texts of such events, looked at when there are some
 
     @property
     def reply_head(self) -> bytes | None:
@@ -94,6 +103,7 @@ class StreamTap(EventFramer):
 
         None when the model reasoned in its text and never came to an end of it.
         """
+        self._catch_up()
         if self._thinks:
             return None
         return message_head(self._reply_text, self._call_text) if self._is_chat else reply_head(self._reply_text)
@@ -101,6 +111,7 @@ class StreamTap(EventFramer):
     @property
     def reasoned(self) -> bool:
         """True when some of the answer was reasoning, which the next turn's prompt will not show."""
+        self._catch_up()
         return self._shows_reasoning or (self.usage is not None and self.usage.reasoned)
 
     @property
@@ -112,22 +123,49 @@ class StreamTap(EventFramer):
         return self._spoke
 
     def feed(self, data: bytes) -> bytes:
+        mould = self._mould
+        if mould is not None:
+            begins, ends_so, start, stop, is_reply = mould
+            if (  # what is true of most reads, and of nothing but another text
+                data.startswith(begins)
+                and data.endswith(ends_so)
+                and data.find(b'"', start, stop) < 0
+                and data.find(b"\n", start, stop) < 0
+            ):
+                if is_reply and not self._head_complete:
+                    self._unread.append(data[start:stop])
+                    if len(self._unread) >= _READ_TOGETHER:
+                        self._catch_up()
+                return data
+        if self._unread:
+            self._catch_up()
         if (
             self._plain
-            and data.endswith(b"\n\n")
+            and data.startswith(b"data: {")
+            and data.endswith(b"}\n\n")
             and b'"usage":{' not in data
             and b'"finish_reason":"' not in data
-            and b"data: [DONE]" not in data
             and b'"kv_transfer_params":{' not in data
             and b'data: {"error"' not in data
             and b'"system_fingerprint":"' not in data
+            and ((first := data.find(b"\n\n") + 2) == len(data) or _seams_are_good(data, first))
         ):
             if not self._head_complete:
                 self._read_replies(data)
+            self._mould = mould_of(data) if first == len(data) and self._plain else None
             return data
+        self._mould = None
         out = super().feed(data)
         self._plain = self._spoke and not (self._thinks or self._held or self.waiting)
         return out
+
+    def _catch_up(self) -> None:
+        """Read the texts that were put off."""
+        if self._unread:
+            text, self._unread = text_of(self._unread), []
+            self._add_to_head(text)
+            if self._thinks:
+                self._plain, self._mould = False, None
 
     def _read_replies(self, data: bytes) -> None:
         """The text of whole events without a word of interest."""
@@ -138,7 +176,7 @@ class StreamTap(EventFramer):
 
     def error_event(self, message: str, kind: str, code: int) -> bytes:
         """The end of a stream that broke, as the official client raises it."""
-        return error_event(message, kind, code)
+        return self.cut + error_event(message, kind, code)
 
     def _release(self) -> bytes:
         held, self._held = self._held, None
@@ -223,12 +261,14 @@ class StreamTap(EventFramer):
             if text or delta is None or not _announces_role(event):
                 self._spoke = True
             if choice.index == 0:
-                self._add_to_head(text or "", delta)
+                if delta is not None:
+                    self._read_delta(delta)
+                self._add_to_head(text or "")
 
-    def _add_to_head(self, text: str, delta: _Delta | None) -> None:
+    def _add_to_head(self, text: str) -> None:
         self._reply_text += text
-        if delta is not None:
-            self._read_delta(delta)
+        if self._is_chat:
+            self._look_for_thoughts()
         said = self._reply_text
         self._head_complete = len(said) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS or (
             len(said) >= REPLY_HEAD_CHARACTERS and len("".join(said.split())) >= REPLY_HEAD_CHARACTERS
@@ -241,10 +281,18 @@ class StreamTap(EventFramer):
         for call in delta.tool_calls or ():
             if call.index == 0 and call.function is not None:
                 self._call_text += (call.function.name or "") + (call.function.arguments or "")
+
+    def _look_for_thoughts(self) -> None:
         trimmed = self._reply_text.lstrip()
         if trimmed.startswith(THINK):
             self._thinks, self._shows_reasoning = END_OF_THINK not in trimmed, True
             self._reply_text = THINK if self._thinks else without_thoughts(trimmed)
+
+
+def _seams_are_good(data: bytes, first: int) -> bool:
+    """Whether each blank line but the last is between two events of JSON. first: where the second event begins."""
+    found = _SEAM.search(data, first - 2)
+    return found is not None and found.end() == len(data)
 
 
 def _announces_role(event: bytes) -> bool:

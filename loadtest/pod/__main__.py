@@ -31,6 +31,7 @@ def parse(arguments: list[str] | None = None) -> PodOptions:
     parser.add_argument("--no-prefix-caching", dest="prefix_caching", action="store_false")
     parser.add_argument("--no-prompt-tokens-details", dest="prompt_tokens_details", action="store_false")
     parser.add_argument("--enable-scale-out", dest="scale_out", action="store_true", help="the render endpoints")
+    parser.add_argument("--lora-updates", action="store_true", help="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
     parser.add_argument("--name", help="in the topic of the KV events, kv@<name>; otherwise the port")
     parser.add_argument("--kv-events", action="store_true", help="publish KV events over ZMQ")
     parser.add_argument("--event-port", type=int, default=default.event_port, help="0: any free port")

@@ -4,6 +4,7 @@ Rule of this room: a fault is data, used up by the requests it strikes (`times`)
 carried out. `POST /sim/fault {"kind": "refuse_5xx", "status": 503, "times": 1}`.
 """
 
+import asyncio
 from enum import StrEnum
 
 import msgspec
@@ -22,6 +23,8 @@ class Kind(StrEnum):
     """Send `events` events, then nothing more, with the connection open."""
     SLOW_HEADERS = "slow_headers"
     """Wait `seconds` before anything else."""
+    HOLD = "hold"
+    """Wait until the faults are cleared, before anything else or after `events` events of a stream; then go on."""
     DROP_KV_PARAMS = "drop_kv_params"
     """Answer without `kv_transfer_params`; the blocks stay pinned until the lease runs out."""
     ONE_BYTE_WRITES = "one_byte_writes"
@@ -61,16 +64,19 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FaultPlan:
-    """The faults still to come, oldest first."""
+    """The faults still to come, oldest first. cleared: set when those are that have struck by now."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
+        self.cleared = asyncio.Event()
 
     def add(self, fault: Fault) -> None:
         self._faults.append(fault)
 
     def clear(self) -> None:
         self._faults.clear()
+        self.cleared.set()
+        self.cleared = asyncio.Event()
 
     def strike(self, path: str, *, generates: bool = True, direct: bool = True) -> Fault | None:
         """The fault this request meets, if any; it is used up by one. direct: it brings no KV."""

@@ -58,7 +58,7 @@ class GenerateEndpoints:
         brings_kv = isinstance(body, dict) and body.get("kv_transfer_params") is not None
         fault = self._state.faults.strike(request.path, direct=not brings_kv)
         record.fault = fault.kind if fault else None
-        reply = Reply(request, fault)
+        reply = Reply(request, fault, self._state.faults.cleared)
         self._state.server_load += 1
         self._state.pulse.fire()
         try:

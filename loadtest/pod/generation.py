@@ -5,7 +5,7 @@ body's shape, its combinations, the model, the prompt's length, the sampling val
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.pod import fields, structured, template, tokenizer
@@ -20,6 +20,8 @@ class PodModel:
     max_model_len: int
     tool_parser: bool = True
     """`--enable-auto-tool-choice --tool-call-parser …`."""
+    adapters: dict[str, str] = field(default_factory=dict)
+    """LoRA adapters by name, with their paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Generation:
     kv_transfer_params: dict[str, Any] | None
     request_id: str | None
     body: dict[str, Any]
+    adapter: str | None = None
+    """The LoRA adapter it runs on."""
 
 
 def read_chat(body: Mapping[str, Any], model: PodModel) -> Generation:
@@ -143,8 +147,10 @@ def _finish(
         forced = structured.text_for_format(checked.get("response_format"))
     options = checked.get("stream_options") or {}
     include_usage = bool(options.get("include_usage"))
+    adapter = checked["model"] if checked.get("model") in model.adapters else None
     return Generation(
-        model=model.name,
+        model=model.name if adapter is None else adapter,
+        adapter=adapter,
         prompts=tuple(tuple(ids) for ids in prompts),
         prompt_texts=tuple(texts),
         n=checked.get("n", 1),
@@ -236,7 +242,7 @@ def _tool_choice(checked: dict[str, Any], tools: list[dict[str, Any]], model: Po
 
 def _check_model(checked: Mapping[str, Any], model: PodModel) -> None:
     name = checked.get("model")
-    if name and name != model.name:
+    if name and name != model.name and name not in model.adapters:
         raise not_found(name, model.name)
 
 

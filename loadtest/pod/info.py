@@ -50,7 +50,7 @@ class InfoEndpoints:
             fault = self._state.faults.strike(request.path, generates=False)
             if fault is not None:
                 try:
-                    await Reply(request, fault).before_headers()
+                    await Reply(request, fault, self._state.faults.cleared).before_headers()
                 except ApiError as error:
                     return answer(error.body(), error.status)
             return await handler(request)
@@ -73,17 +73,22 @@ class InfoEndpoints:
             "is_blocking": False,
         }
         model = self._state.model
-        card = {
-            "id": model.name,
-            "object": "model",
-            "created": int(time.time()),
-            "owned_by": "vllm",
-            "root": model.name,
-            "parent": None,
-            "max_model_len": model.max_model_len,
-            "permission": [permission],
-        }
-        return answer({"object": "list", "data": [card]})
+        rows: list[tuple[str, str, str | None, int | None]] = [(model.name, model.name, None, model.max_model_len)]
+        rows += [(name, path, model.name, None) for name, path in model.adapters.items()]
+        cards = [
+            {
+                "id": name,
+                "object": "model",
+                "created": int(time.time()),
+                "owned_by": "vllm",
+                "root": root,
+                "parent": parent,
+                "max_model_len": limit,
+                "permission": [permission],
+            }
+            for name, root, parent, limit in rows
+        ]
+        return answer({"object": "list", "data": cards})
 
     async def tokenize(self, request: web.Request) -> web.Response:
         try:
@@ -130,8 +135,9 @@ class InfoEndpoints:
             raise problem
         body = fields.mapping("", body)
         name = body.get("model")
-        if name and name != self._state.model.name:
-            raise not_found(name, self._state.model.name)
+        model = self._state.model
+        if name and name != model.name and name not in model.adapters:
+            raise not_found(name, model.name)
         return body
 
     async def version(self, _: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions/render` and `/v1/completions/render`: what the pod would give its engine, without running it.
+"""`/render` behind the path of each API that generates: what the pod would give its engine, without running it.
 
 Rule of this room: key order and left-out defaults are those of vLLM's `GenerateRequest` and of the `SamplingParams` in
 it (vllm/entrypoints/scale_out/render/serving.py, …/token_in_token_out/protocol.py, vllm/sampling_params.py). A stock
@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from loadtest.pod import generation
+from loadtest.pod import generation, messages, responses
 from loadtest.pod.body import read_json
 from loadtest.pod.errors import ApiError
 from loadtest.pod.generation import Generation, PodModel
@@ -29,6 +29,8 @@ DISABLED = ApiError(
     "PermissionDeniedError",
 )
 Reader = Callable[[Mapping[str, Any], PodModel], Generation]
+Shown = Callable[[Generation, str], Any]
+"""What is answered, from the request and its id."""
 
 
 class RenderEndpoints:
@@ -39,19 +41,27 @@ class RenderEndpoints:
         return [
             web.post("/v1/chat/completions/render", self.chat),
             web.post("/v1/completions/render", self.completion),
+            web.post("/v1/messages/render", self.messages),
+            web.post("/v1/responses/render", self.responses),
         ]
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve(request, generation.read_chat, is_chat=True)
+        return await self._serve(request, generation.read_chat, _chat)
 
     async def completion(self, request: web.Request) -> web.StreamResponse:
-        return await self._serve(request, generation.read_completion, is_chat=False)
+        return await self._serve(request, generation.read_completion, _completions)
 
-    async def _serve(self, request: web.Request, reader: Reader, *, is_chat: bool) -> web.StreamResponse:
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, messages.read, _chat)
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._serve(request, _read_response, _response)
+
+    async def _serve(self, request: web.Request, reader: Reader, shown: Shown) -> web.StreamResponse:
         raw = await request.read()
         fault = self._state.faults.strike(request.path, generates=False)
         try:
-            await Reply(request, fault).before_headers()
+            await Reply(request, fault, self._state.faults.cleared).before_headers()
             if not self._state.scale_out:
                 raise DISABLED
             body, problem = read_json(request, raw)
@@ -61,11 +71,34 @@ class RenderEndpoints:
         except ApiError as error:
             return answer(error.body(), error.status)
         base = request.headers.get("X-Request-Id") or wanted.request_id or uuid.uuid4().hex[:16]
-        if is_chat:
-            return answer(_rendered(wanted, 0, f"chatcmpl-{base}", is_chat=True))
-        many = len(wanted.prompts) > 1
-        names = [f"cmpl-{base}-{index}" if many else f"cmpl-{base}" for index in range(len(wanted.prompts))]
-        return answer([_rendered(wanted, index, name, is_chat=False) for index, name in enumerate(names)])
+        return answer(shown(wanted, base))
+
+
+def _chat(wanted: Generation, base: str) -> Json:
+    return _rendered(wanted, 0, f"chatcmpl-{base}", is_chat=True)
+
+
+def _completions(wanted: Generation, base: str) -> list[Json]:
+    many = len(wanted.prompts) > 1
+    names = [f"cmpl-{base}-{index}" if many else f"cmpl-{base}" for index in range(len(wanted.prompts))]
+    return [_rendered(wanted, index, name, is_chat=False) for index, name in enumerate(names)]
+
+
+def _response(wanted: Generation, _: str) -> Json:
+    """No header makes its id."""
+    made = _rendered(wanted, 0, f"resp_{uuid.uuid4().hex[:16]}", is_chat=True)
+    sampling = made["sampling_params"]
+    extra = sampling.pop("extra_args", {})
+    ends = {name: sampling.pop(name) for name in ("bad_words", "skip_reading_prefix_cache")}
+    shown = {"sampling_params": {**sampling, "extra_args": extra, **ends}, "stream_options": None}
+    return {**made, **shown, "kv_transfer_params": wanted.kv_transfer_params}
+
+
+def _read_response(body: Any, model: PodModel) -> Generation:
+    if isinstance(body, Mapping) and body.get("previous_response_id") is not None:
+        problem = "previous_response_id is not supported by the stateless render endpoint."
+        raise ApiError(400, problem, "invalid_request_error", "previous_response_id")
+    return responses.read(body, model, [])
 
 
 def _rendered(wanted: Generation, prompt: int, request_id: str, *, is_chat: bool) -> Json:

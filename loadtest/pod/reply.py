@@ -39,11 +39,12 @@ class ConnectionReset(Exception):
 
 
 class Reply:
-    """The answer to one request: either `json`, or `start`, `event`s and `end`."""
+    """The answer to one request: either `json`, or `start`, `event`s and `end`. cleared: ends a fault that holds."""
 
-    def __init__(self, request: web.Request, fault: Fault | None) -> None:
+    def __init__(self, request: web.Request, fault: Fault | None, cleared: asyncio.Event) -> None:
         self._request = request
         self._fault = fault
+        self._cleared = cleared
         self._stream: web.StreamResponse | None = None
         self._events = 0
         self._bytes = 0
@@ -55,6 +56,8 @@ class Reply:
         match self._fault.kind:
             case Kind.SLOW_HEADERS:
                 await asyncio.sleep(self._fault.seconds)
+            case Kind.HOLD if self._fault.events == 0:
+                await self._cleared.wait()
             case Kind.HANG_BEFORE_HEADERS:
                 await asyncio.Event().wait()
             case Kind.RESET_BEFORE_HEADERS:
@@ -143,6 +146,8 @@ class Reply:
             self._reset()
         if fault.kind is Kind.STALL_AFTER_EVENTS:
             await asyncio.Event().wait()
+        if fault.kind is Kind.HOLD:
+            await self._cleared.wait()
         if fault.kind is Kind.MALFORMED_CHUNK:
             self._cut(b"quite a lot\r\n", reset=False)
         if fault.kind is Kind.MALFORMED_SSE and self._events == fault.events and self._stream is not None:

@@ -112,7 +112,7 @@ class Run:
             stop_token_ids=wanted.stop_token_ids,
             forced=wanted.forced,
             branch=branch,
-            salt=tokens.salt(wanted.cache_salt),
+            salt=tokens.salt(wanted.cache_salt, wanted.adapter) if wanted.adapter else tokens.salt(wanted.cache_salt),
             kv=self.intent,
             session_id=self.session_id,
             cache_salt=wanted.cache_salt,

@@ -23,6 +23,7 @@ from loadtest.engine.profile import Profile
 from loadtest.engine.realtime import RealtimeEngine
 from loadtest.engine.request import PullOrder
 from loadtest.engine.transfer import Links
+from loadtest.pod.adapters import AdapterEndpoints
 from loadtest.pod.agents import MessagesEndpoints, ResponsesEndpoints
 from loadtest.pod.control import ControlEndpoints
 from loadtest.pod.event_publisher import EventOptions, EventPublisher
@@ -77,6 +78,8 @@ class PodOptions:
     """Embeddings and transcriptions, too."""
     scale_out: bool = False
     """`--enable-scale-out`: the render endpoints answer."""
+    lora_updates: bool = False
+    """`VLLM_ALLOW_RUNTIME_LORA_UPDATING`: adapters can be loaded over HTTP."""
     name: str | None = None
     """In the topic of the events, `kv@<name>`; the HTTP port where there is none."""
     kv_events: bool = False
@@ -194,6 +197,10 @@ class SimulatedPod:
         """Order a fault: `pod.fault("refuse_5xx", status=503, times=2)`."""
         self.state.faults.add(msgspec.convert({"kind": kind, **fields}, Fault))
 
+    def slow_down(self, factor: float) -> None:
+        """From its next step on, everything takes so many times as long as its profile says."""
+        self.state.running.engine.slowdown = factor
+
     def clear_faults(self) -> None:
         self.state.faults.clear()
 
@@ -242,6 +249,7 @@ class SimulatedPod:
                 *ResponsesEndpoints(self.state, side, remembers=self.options.response_store).routes(),
                 *(ExtraEndpoints(self.state).routes() if self.options.extras else ()),
                 *RenderEndpoints(self.state).routes(),
+                *(AdapterEndpoints(self.state).routes() if self.options.lora_updates else ()),
                 *InfoEndpoints(self.state).routes(),
                 *ControlEndpoints(self.state).routes(),
                 *SideServer(self.state).routes(),

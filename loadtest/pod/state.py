@@ -12,6 +12,7 @@ import msgspec
 
 from loadtest.engine.realtime import RealtimeEngine
 from loadtest.engine.transfer import Links
+from loadtest.pod.errors import ApiError
 from loadtest.pod.event_publisher import EventPublisher
 from loadtest.pod.faults import FaultPlan
 from loadtest.pod.generation import PodModel
@@ -82,6 +83,29 @@ class PodState:
     def block_size(self) -> int:
         return self.running.engine.profile.cache.block_size
 
+    def load_adapter(self, name: str, path: str, *, in_place: object = False) -> str:
+        """`POST /v1/load_lora_adapter`; gives the name."""
+        adapters = self.model.adapters
+        if not name or not path:
+            raise _unusable("Both 'lora_name' and 'lora_path' must be provided.")
+        if name == self.model.name:
+            raise _unusable(f"The lora adapter '{name}' conflicts with a served base model.")
+        if name in adapters and not in_place:
+            raise _unusable(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+                "'load_inplace' to True."
+            )
+        adapters[name] = path
+        return name
+
+    def unload_adapter(self, name: str) -> str:
+        """`POST /v1/unload_lora_adapter`; gives the name."""
+        if not name:
+            raise _unusable("'lora_name' needs to be provided to unload a LoRA adapter.")
+        if self.model.adapters.pop(name, None) is None:
+            raise ApiError(404, f"The lora adapter '{name}' cannot be found.", "NotFoundError")
+        return name
+
     def summary(self) -> dict[str, object]:
         """`GET /sim/state`."""
         engine = self.running.engine
@@ -104,3 +128,7 @@ class PodState:
             "preemptions": engine.stats.preemptions,
             "server_load": self.server_load,
         }
+
+
+def _unusable(problem: str) -> ApiError:
+    return ApiError(400, problem, "InvalidUserInput")

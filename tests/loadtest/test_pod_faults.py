@@ -86,6 +86,17 @@ async def test_slow_headers_come_after_so_many_seconds(client, plain):
     assert asyncio.get_running_loop().time() - start >= 0.05
 
 
+@pytest.mark.parametrize(("events", "stream"), [(0, False), (0, True), (2, True)])
+async def test_what_is_held_goes_on_when_the_faults_are_cleared(client, plain, events, stream):
+    plain.fault("hold", events=events)
+    asked = asyncio.create_task(client.chat(plain, stream=stream))
+    await plain.until(lambda: len(plain.requests) == 1)
+    other = await client.chat(plain, stream=stream)
+    assert not asked.done()
+    plain.clear_faults()
+    assert (await asked).text == other.text != ""
+
+
 async def test_leg_one_without_parameters_leaves_the_blocks_pinned(client, prefill):
     prefill.fault("drop_kv_params")
     leg = await client.chat(prefill, max_tokens=1, kv_transfer_params={"do_remote_decode": True})

@@ -88,7 +88,7 @@ async def test_a_d_that_refuses_the_request_frees_p_before_and_after_it_has_fini
         assert (await pods.second("t2", model="nobody's"))[0] == 404
         connector = pods.prefill.state.running.engine.connector
         assert connector is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while "t2" not in connector.unwanted:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         await pods.first("t2")

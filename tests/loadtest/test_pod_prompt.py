@@ -22,9 +22,9 @@ async def scale_out():
 # ---- render
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions/render", "/v1/completions/render"])
-async def test_a_stock_pod_does_not_render(client, plain, path):
-    answer = await client.post(plain, path, {"messages": HELLO, "prompt": "x"})
+@pytest.mark.parametrize("api", ["chat/completions", "completions", "messages", "responses"])
+async def test_a_stock_pod_does_not_render(client, plain, api):
+    answer = await client.post(plain, f"/v1/{api}/render", {"messages": HELLO, "prompt": "x"})
     assert answer.status == 403
     assert answer.json["error"] == {
         "message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
@@ -41,6 +41,22 @@ async def test_render_gives_the_ids_that_the_same_request_would_run_on(client, s
     assert rendered["token_ids"] == ran["prompt_token_ids"]
     assert (rendered["request_id"], rendered["model"]) == ("chatcmpl-7", "sim")
     assert len(scale_out.requests) == 1, "nothing was run"
+
+
+async def test_agents_requests_render_to_the_ids_of_the_chat_that_they_become(client, scale_out):
+    chat = {"messages": [{"role": "system", "content": "Be brief."}, *HELLO]}
+    expected = (await client.post(scale_out, "/v1/chat/completions/render", chat)).json["token_ids"]
+    asked = {
+        "messages": {"model": "sim", "system": "Be brief.", "messages": HELLO, "max_tokens": 4},
+        "responses": {"instructions": "Be brief.", "input": HELLO},
+    }
+    for api, body in asked.items():
+        rendered = (await client.post(scale_out, f"/v1/{api}/render", body, {"X-Request-Id": "7"})).json
+        assert rendered["token_ids"] == expected
+        assert rendered["request_id"].startswith("chatcmpl-7" if api == "messages" else "resp_")
+        counts = (await client.post(scale_out, f"/v1/{api}", body)).json["usage"]
+        parts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        assert sum(counts.get(part, 0) for part in parts) == len(expected)
 
 
 async def test_a_rendered_chat_has_every_field_of_vllms(client, scale_out):

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import pytest
 
 from gateway.net.records import RequestRecord
+from gateway.net.redis_link import RedisLink
 from gateway.net.shared import SharedState
 from gateway.ops.config import load
 from gateway.ops.serve import Running, running
 from tests.net.world import CHAT, COMPLETIONS, Reply, Watcher, World, assistant, user, world
 from tests.redis_server import WORDS, command
+
+PATIENCE_S = 20.0
 
 needs_server = pytest.mark.skipif(command() is None, reason=WORDS)
 
@@ -33,6 +38,12 @@ class Member:
         found = self.running.keeping.shared
         assert found is not None
         return found
+
+    def be_patient(self) -> None:
+        """Wait for the server, from now on, as long as a busy machine takes."""
+        self.shared._timeout_s = PATIENCE_S
+        times = self.shared._link._client.connection_pool.connection_kwargs
+        times["socket_timeout"] = times["socket_connect_timeout"] = PATIENCE_S
 
     def asks(self, *results: str) -> int:
         """How often it asked the shared state, by result; all when none is named."""
@@ -62,11 +73,13 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(gateways: int, state: str | None, **options: Any) -> AsyncIterator[Cluster]:
-    """`options` are those of `world`."""
-    flags: dict[str, Any] = {"state_timeout_s": "1", **options}
+    """`options` are those of `world`. Without a `state_timeout_s` the gateways are patient with the server."""
+    flags: dict[str, Any] = {"state_timeout_s": str(PATIENCE_S), **options}
     if state is not None:
         flags["state"] = state
     async with AsyncExitStack() as stack:
+        if "state_timeout_s" not in options:
+            stack.enter_context(patch("gateway.net.redis_link.RedisLink", partial(RedisLink, io_timeout_s=PATIENCE_S)))
         w = await stack.enter_async_context(world(**flags))
         made = Cluster(w, [])
         made.members.append(Member(w.running, w.watcher, w))

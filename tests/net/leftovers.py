@@ -74,14 +74,16 @@ async def clean_world(**options: Any) -> AsyncIterator[World]:
     async with world(**options) as w:
         yield w
         await nothing_left(w)
-    for _ in range(200):
-        if len(open_sockets()) <= len(sockets) and asyncio.all_tasks() <= tasks:
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"left open: {open_sockets() - sockets}, running: {asyncio.all_tasks() - tasks}")
+    try:
+        async with asyncio.timeout(30):
+            while len(open_sockets()) > len(sockets) or not asyncio.all_tasks() <= tasks:  # noqa: ASYNC110 - nothing announces it
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        left = f"left open: {open_sockets() - sockets}, running: {asyncio.all_tasks() - tasks}"
+        raise AssertionError(left) from None
 
 
-async def nothing_left(w: World, timeout_s: float = 5.0) -> None:
+async def nothing_left(w: World, timeout_s: float = 30.0) -> None:
     """Wait until nothing is left; says what is, where that does not come about."""
     await w.settled()
     try:

@@ -112,7 +112,7 @@ def removed(*blocks: int) -> dict[str, Any]:
 CLEARED = {"type": "AllBlocksCleared"}
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Let the loop run until something holds that no event announces."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - nothing announces it

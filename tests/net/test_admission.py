@@ -15,9 +15,9 @@ LIMITS = {"admission.decode_tokens": 150}
 TARGET = {"slo.standard.ttft_p99_ms": 60_000}
 
 
-async def busy(w: World, seconds: float = 0.3) -> asyncio.Task[Reply]:
-    """A request that keeps the only decode pod busy for so long."""
-    w.decode[0].fault("slow_headers", seconds=seconds)
+async def busy(w: World) -> asyncio.Task[Reply]:
+    """A request that keeps the only decode pod busy until its faults are cleared."""
+    w.decode[0].fault("hold")
     asked = asyncio.create_task(w.chat([user()]))
     await eventually(lambda: len(w.decode[0].requests) == 1)
     return asked
@@ -29,6 +29,8 @@ async def test_beyond_a_pods_tokens_a_request_waits_before_p_begins_and_the_reco
         second = asyncio.create_task(w.chat([user(LONG + "else")]))
         await eventually(lambda: len(w.gateway.parts.admission) == 1)
         assert len(w.prefill[0].requests) == 1
+        await asyncio.sleep(0.06)
+        w.decode[0].clear_faults()
         assert (await first).status == (await second).status == 200
         record = await w.record(2)
         assert record.service == "standard"
@@ -44,6 +46,7 @@ async def test_what_would_miss_its_deadline_gets_429_and_a_time_to_come_back() -
         assert late.status == 429
         assert late.json["error"]["type"] == "rate_limit_error"
         assert 30 <= int(late.headers["retry-after"]) <= 46  # 30 s too late, up to half as long again
+        w.decode[0].clear_faults()
         assert (await first).status == 200
         assert (await w.record(1)).refused == "deadline"
         page = (await w.get("/metrics")).body.decode()
@@ -58,18 +61,20 @@ async def test_when_enough_wait_the_next_is_refused_and_ready_says_so() -> None:
         ready = await w.get("/ready")
         assert (ready.status, ready.json) == (200, {"status": "ready", "admission": "full"})
         assert (await w.chat([user(LONG + "third")])).status == 429
+        w.decode[0].clear_faults()
         assert (await first).status == (await second).status == 200
         assert (await w.get("/ready")).json == {"status": "ready"}
 
 
 async def test_a_later_class_gives_way_to_an_earlier_one() -> None:
     async with clean_world(prefill=1, decode=1, **LIMITS, **{"admission.queue": 1}) as w:
-        first = await busy(w, 0.5)
+        first = await busy(w)
         body = {"model": "sim", "messages": [user(LONG + "batch")], "max_tokens": 8}
         batch = asyncio.create_task(w.post("/v1/chat/completions", body, {"X-PPD-Class": "batch"}))
         await eventually(lambda: len(w.gateway.parts.admission) == 1)
         second = asyncio.create_task(w.chat([user(LONG + "second")]))
         assert (await batch).status == 429
+        w.decode[0].clear_faults()
         assert (await first).status == (await second).status == 200
         sent = [request for request in w.decode[0].requests if "x-ppd-class" in request.headers]
         assert sent == []
@@ -87,6 +92,7 @@ async def test_a_client_that_leaves_the_queue_takes_no_place_with_it() -> None:
         first = await busy(w)
         await leave_when(w, lambda: len(w.gateway.parts.admission) == 1)
         await eventually(lambda: len(w.gateway.parts.admission) == 0)
+        w.decode[0].clear_faults()
         last = asyncio.create_task(w.chat([user(LONG + "last")]))
         assert (await first).status == (await last).status == 200
         assert w.gateway.parts.admission.desk.in_flight_tokens == 0
@@ -97,13 +103,14 @@ async def test_a_live_conversation_is_served_before_new_ones() -> None:
     async with clean_world(prefill=1, decode=1, policy="pd", **LIMITS) as w:
         talk: list[dict[str, Any]] = [user()]
         talk += [assistant((await w.chat(talk)).text), user("and then?")]
-        w.decode[0].fault("slow_headers", seconds=0.4)
+        w.decode[0].fault("hold")
         first = asyncio.create_task(w.chat([user(LONG + "first")]))
         await eventually(lambda: len(w.decode[0].requests) == 2)
         new = asyncio.create_task(w.chat([user(LONG + "new")]))
         await eventually(lambda: len(w.gateway.parts.admission) == 1)
         live = asyncio.create_task(w.chat(talk))
         await eventually(lambda: len(w.gateway.parts.admission) == 2)
+        w.decode[0].clear_faults()
         replies = await asyncio.gather(first, new, live)
         assert [reply.status for reply in replies] == [200, 200, 200]
         order = [record.turn for record in w.watcher.records[1:]]
@@ -129,12 +136,13 @@ async def test_all_of_many_are_served_and_the_limit_is_kept() -> None:
 
 async def test_a_higher_limit_lets_those_in_that_wait() -> None:
     async with clean_world(prefill=1, decode=1, **LIMITS) as w:
-        first = await busy(w, 0.5)
+        first = await busy(w)
         second = asyncio.create_task(w.chat([user(LONG + "second")]))
         await eventually(lambda: len(w.gateway.parts.admission) == 1)
         w.gateway.parts.admission.set_rules(AdmissionRules(decode_tokens=100_000, queue_s=30))
         assert (await second).status == 200
         assert not first.done()
+        w.decode[0].clear_faults()
         assert (await first).status == 200
 
 

@@ -219,6 +219,15 @@ async def test_its_own_errors_are_the_clients_to_see_and_nobody_else_is_asked(pr
         assert not w.decode[1].requests
 
 
+@pytest.mark.parametrize("change", [(b"\n", b"\r\n"), (b'"Hi"}}]}', b'"Hi"')], ids=["CR LF", "no JSON"])
+async def test_its_stream_comes_as_it_is_even_if_it_is_not_as_a_pods(proxy: Any, change: tuple[bytes, bytes]) -> None:
+    async with world(policy="local", **{"canary.percent": 0, "canary.passthrough": proxy.url}) as w:
+        proxy.pieces = [piece.replace(*change) for piece in proxy.pieces]
+        assert (await w.chat([user()], stream=True)).body == b"".join(proxy.pieces)
+        assert (await w.record(1)).outcome is Outcome.OK
+        assert w.watcher.faults == []
+
+
 async def test_its_stream_that_breaks_is_the_baselines_failure(proxy: Any) -> None:
     async with world(policy="local", **{"canary.percent": 0, "canary.passthrough": proxy.url}) as w:
         proxy.pieces, proxy.fault = proxy.pieces[:1], "reset"
@@ -323,7 +332,7 @@ async def test_the_guard_looks_by_itself() -> None:
     flags = {"canary.percent": 50, "canary.look_s": 0.05}
     async with world(policy="local", **flags) as w:
         await feed(w, BAD[0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while w.gateway.parts.canary.status.state is CanaryState.ON:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

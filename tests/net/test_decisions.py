@@ -95,7 +95,7 @@ async def until_exchanged(w: World, result: str, count: int) -> None:
     assert w.keeper is not None
     w.keeper.reload()
     line = f'ppd_table_changes_total{{result="{result}"}} {count}.0'
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while line not in (await w.get("/metrics")).body.decode():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

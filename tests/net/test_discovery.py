@@ -73,7 +73,7 @@ def shown(w: World) -> dict[str, tuple[str, bool]]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """For what no observer is told of."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

@@ -18,7 +18,7 @@ from tests.net.world import world
 from tests.redis_server import RedisServer
 
 pytestmark = needs_server
-STATE = {"api_keys": "state:keys", "tenants_file": "state:tenants", "state_timeout_s": "1"}
+STATE = {"api_keys": "state:keys", "tenants_file": "state:tenants", "state_timeout_s": "20"}
 
 
 def publish(server: RedisServer, name: str, file: Path, text: str) -> int:

@@ -169,7 +169,7 @@ async def test_a_failing_replica_is_replaced() -> None:
     ("fault", "limits"),
     [
         ({"kind": "reset_after_events", "events": 4}, {}),
-        ({"kind": "stall_after_events", "events": 4}, {"timeouts.token_gap_s": 0.2}),
+        ({"kind": "stall_after_events", "events": 4}, {"timeouts.token_gap_s": 0.5}),
     ],
     ids=["reset", "stall"],
 )

@@ -10,6 +10,7 @@ import pytest
 from gateway.core.breakers import BreakerState
 from gateway.core.pods import Pod
 from tests.net.leftovers import clean_world
+from tests.net.test_disconnects import eventually
 from tests.net.world import World, user
 
 QUICK: dict[str, Any] = {"breaker.failures": 3, "breaker.open_s": 60, "health.interval_s": 60}
@@ -64,8 +65,11 @@ async def test_after_the_cool_down_one_request_tries_and_closes_it() -> None:
             assert (await w.chat([user()])).status == 200
         await cool(w, seen(w, bad.url))
         before = len(bad.requests)
-        bad.fault("slow_headers", seconds=0.2)
-        replies = await asyncio.gather(*(w.chat([user()]) for _ in range(10)))
+        bad.fault("hold")
+        asked = [asyncio.create_task(w.chat([user()])) for _ in range(10)]
+        await eventually(lambda: sum(task.done() for task in asked) == 9)
+        bad.clear_faults()
+        replies = await asyncio.gather(*asked)
         assert {reply.status for reply in replies} == {200}
         assert len(bad.requests) == before + 1, "the others went elsewhere while one tried"
         assert [state for _, state, _ in w.watcher.breakers] == ["open", "half_open", "closed"]

@@ -17,12 +17,13 @@ def ledger(w: World) -> tuple[int, int]:
 
 async def test_a_hand_over_is_in_the_ledger_from_p_s_answer_until_d_s() -> None:
     async with clean_world(prefill=1, decode=1) as w:
-        w.decode[0].fault("slow_headers", seconds=0.3)
+        w.decode[0].fault("hold")
         asked = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: ledger(w) == (1, 0))
         assert pinned(w.prefill[0]) > 0
         page = (await w.get("/metrics")).body.decode()
         assert f'ppd_handovers_waiting{{pod="{w.prefill[0].url}"}} 1.0' in page
+        w.decode[0].clear_faults()
         assert (await asked).status == 200
         assert ledger(w) == (0, 0)
 
@@ -49,8 +50,9 @@ async def test_where_d_said_no_with_a_5xx_p_is_told_at_once() -> None:
 
 async def test_a_client_that_leaves_between_the_legs_leaves_nothing_in_the_ledger() -> None:
     async with clean_world(prefill=1, decode=1) as w:
-        w.decode[0].fault("slow_headers", seconds=0.2)
+        w.decode[0].fault("hold")
         await leave_when(w, lambda: len(w.decode[0].requests) == 1)
+        w.decode[0].clear_faults()
         await w.settled()
         assert ledger(w) == (0, 0)
 
@@ -81,26 +83,28 @@ async def test_no_d_gets_the_words_of_a_p_that_was_restarted_meanwhile() -> None
 
 
 async def test_a_request_waits_for_a_place_before_p_begins() -> None:
-    async with clean_world(prefill=1, decode=1, decode_max_in_flight=1, queue_s=5) as w:
-        w.decode[0].fault("slow_headers", seconds=0.3)
+    async with clean_world(prefill=1, decode=1, decode_max_in_flight=1, queue_s=30) as w:
+        w.decode[0].fault("hold")
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         second = asyncio.create_task(w.chat([user("something else")]))
         await eventually(lambda: len(w.gateway.parts.admission) == 1)
         assert len(w.prefill[0].requests) == 1
+        w.decode[0].clear_faults()
         assert (await first).status == (await second).status == 200
         assert len(w.prefill[0].requests) == 2
 
 
 async def test_a_place_that_does_not_come_is_a_503_that_says_when_to_come_back() -> None:
     async with clean_world(prefill=1, decode=1, decode_max_in_flight=1, queue_s=0.05) as w:
-        w.decode[0].fault("slow_headers", seconds=0.5)
+        w.decode[0].fault("hold")
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         late = await w.chat([user("something else")])
         assert late.status == 503
         assert int(late.headers["retry-after"]) > 0
         assert len(w.prefill[0].requests) == 1
+        w.decode[0].clear_faults()
         assert (await first).status == 200
         assert len(w.gateway.parts.admission) == 0
 
@@ -114,10 +118,11 @@ async def test_all_who_wait_are_served_in_their_turn() -> None:
 
 async def test_a_client_that_leaves_the_queue_leaves_no_place_taken() -> None:
     async with clean_world(prefill=1, decode=1, decode_max_in_flight=1, queue_s=20) as w:
-        w.decode[0].fault("slow_headers", seconds=0.3)
+        w.decode[0].fault("hold")
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         await leave_when(w, lambda: len(w.gateway.parts.admission) == 1)
+        w.decode[0].clear_faults()
         last = asyncio.create_task(w.chat([user("something else")]))
         assert (await first).status == (await last).status == 200
         assert len(w.gateway.parts.admission) == 0

@@ -179,7 +179,7 @@ async def test_a_replica_alone_is_enough_to_be_ready() -> None:
 
 async def test_a_draining_gateway_is_not_ready_and_finishes_what_it_has() -> None:
     async with world(prefill=0, decode=1) as w:
-        w.decode[0].fault("slow_headers", seconds=0.2)
+        w.decode[0].fault("hold")
         request = asyncio.create_task(w.chat([user()]))
         while not w.decode[0].requests:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -187,6 +187,7 @@ async def test_a_draining_gateway_is_not_ready_and_finishes_what_it_has() -> Non
         await asyncio.sleep(0)
         assert w.gateway.draining
         assert not drained.done()
+        w.decode[0].clear_faults()
         assert (await request).status == 200
         assert await drained
 

@@ -221,7 +221,7 @@ async def test_tenants_are_isolated_by_name(tmp_path: Path) -> None:
 
 async def reloaded(w: World, count: int, caplog: pytest.LogCaptureFixture) -> None:
     """Wait for that many lines about the file."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while sum("keys (" in record.message for record in caplog.records) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

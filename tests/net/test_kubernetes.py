@@ -50,7 +50,7 @@ class Notes:
     async def until(self, answer: str) -> None:
         """Wait until that is the last answer."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while not self.answers or self.answers[-1] != answer:
                     self._changed.clear()
                     await self._changed.wait()
@@ -58,7 +58,7 @@ class Notes:
             raise AssertionError(f"never {answer!r}: {self.answers}, {self.failures}") from None
 
     async def until_failed(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(self.failures) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -292,7 +292,7 @@ async def test_a_slow_list_takes_nothing_away(tmp_path: Path) -> None:
 
 
 async def test_everything_is_listed_again_after_a_while(tmp_path: Path) -> None:
-    async with watched(tmp_path, D, resync_s=0.2) as (fake, notes, _):
+    async with watched(tmp_path, D, resync_s=0.5) as (fake, notes, _):
         await fake.until(lambda: fake.open == 1)
         fake.finish()
         await fake.until(lambda: len(fake.watches) == 2)

@@ -50,10 +50,11 @@ async def test_both_legs_carry_one_transfer_id_and_d_is_told_who_p_is() -> None:
 
 async def test_d_is_asked_before_p_has_answered() -> None:
     async with mooncake_world(prefill=1, decode=1) as w:
-        w.prefill[0].fault("slow_headers", seconds=0.2)
+        w.prefill[0].fault("hold")
         asked = asyncio.create_task(w.chat([user()]))
         await w.decode[0].until(lambda: len(w.decode[0].requests) == 1)
         assert w.prefill[0].requests[0].outcome not in ("ok", "error")
+        w.prefill[0].clear_faults()
         assert (await asked).status == 200
 
 
@@ -104,7 +105,7 @@ async def test_a_p_that_hangs_is_given_up_and_d_works_alone() -> None:
 
 async def test_a_d_that_cannot_be_reached_ends_the_leg_to_p() -> None:
     async with mooncake_world(prefill=1, decode=2, **{"health.interval_s": 60}) as w:
-        w.prefill[0].fault("slow_headers", seconds=0.3)
+        w.prefill[0].fault("hold")
         await w.kill(w.decode[0])
         await w.kill(w.decode[1])
         reply = await w.chat([user()])
@@ -125,11 +126,12 @@ async def test_a_d_that_refuses_the_request_leaves_nothing_pinned() -> None:
 
 async def test_a_client_that_leaves_lets_p_finish_so_that_d_can_free_its_blocks() -> None:
     async with mooncake_world(prefill=1, decode=1, **{"timeouts.handover_grace_s": 0.05}) as w:
-        w.prefill[0].fault("slow_headers", seconds=0.3)
+        w.prefill[0].fault("hold")
         await leave_when(w, lambda: len(w.decode[0].requests) == 1)
+        await eventually(lambda: w.decode[0].requests[0].outcome == "gone")
+        w.prefill[0].clear_faults()
         await w.settled()
         assert w.prefill[0].requests[0].outcome == "ok", "P came to its end"
-        assert w.decode[0].requests[0].outcome == "gone"
         for pod in (*w.prefill, *w.decode):
             await eventually(lambda pod=pod: pod.summary["free_blocks"] == pod.summary["blocks"])
 
@@ -159,21 +161,23 @@ async def test_a_p_that_came_back_is_known_by_its_new_engine_id() -> None:
 
 async def test_a_hand_over_is_in_the_ledger_from_p_s_answer_until_d_s() -> None:
     async with mooncake_world(prefill=1, decode=1) as w:
-        w.decode[0].fault("slow_headers", seconds=0.3)
+        w.decode[0].fault("hold")
         asked = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: ledger(w) == (1, 0))
+        w.decode[0].clear_faults()
         assert (await asked).status == 200
         assert ledger(w) == (0, 0)
 
 
 async def test_a_request_waits_for_a_place_before_either_leg_begins() -> None:
-    async with mooncake_world(prefill=1, decode=1, decode_max_in_flight=1, queue_s=5) as w:
-        w.decode[0].fault("slow_headers", seconds=0.3)
+    async with mooncake_world(prefill=1, decode=1, decode_max_in_flight=1, queue_s=30) as w:
+        w.decode[0].fault("hold")
         first = asyncio.create_task(w.chat([user()]))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         second = asyncio.create_task(w.chat([user("something else")]))
         await eventually(lambda: len(w.gateway.parts.admission) == 1)
         assert (len(w.prefill[0].requests), len(w.decode[0].requests)) == (1, 1)
+        w.decode[0].clear_faults()
         assert (await first).status == (await second).status == 200
 
 

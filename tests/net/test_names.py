@@ -113,7 +113,7 @@ class Script:
         return answer
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.asked < count:
                 self._changed.clear()
                 await self._changed.wait()

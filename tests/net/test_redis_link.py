@@ -89,7 +89,7 @@ async def test_no_request_waits_longer_than_its_deadline_for_a_server_that_hangs
         began_s = time.monotonic()
         record = await talker.say(c.members[1], f"{LONG} again")
         assert (record.turn, c.members[1].asks("timeout")) == (1, 1)
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 30, "half of what the socket would wait"
         server.go_on()
 
 
@@ -141,6 +141,6 @@ async def test_a_server_that_stays_away_does_not_hold_up_the_end(monkeypatch: py
     writer = Writer(link, 60.0, lambda op, result: counts.update([f"{op} {result}"]))
     writer.start()
     writer.add(Entry({b"k": b""}, None))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await writer.stop()
     assert counts["write dropped"] == 1

@@ -50,7 +50,7 @@ def entries(w: World, url: str) -> list[str]:
         "engines": parts.engines,
         "losses": parts.losses,
         "explained": parts.explained,
-        "renders_nothing": parts.renders_nothing,
+        "unrendered": parts.unrendered,
         "suspects": parts.suspects,
         "guarded": parts.fleet._guarded,
         "fleet": parts.fleet._by_url,
@@ -124,16 +124,18 @@ async def test_what_a_late_request_leaves_of_a_removed_pod_is_cleared_away(monke
 
 
 async def test_a_stream_at_a_pod_that_leaves_runs_to_its_end_while_new_ones_go_elsewhere() -> None:
-    async with clean_world(prefill=1, decode=1, pod=SLOW) as w:
+    async with clean_world(prefill=1, decode=1) as w:
         old = w.decode[0]
+        old.fault("hold", events=5)
         stream = asyncio.ensure_future(w.chat([user()], stream=True, max_tokens=60, ignore_eos=True))
-        await _running_on(w, old)
-        new = await joined(w, "decode", **SLOW)
+        await until(lambda: len(old.requests) == 1)
+        new = await joined(w, "decode")
         assert roster(w).remove(old.url, source=CONFIG)
         assert [pod.url for pod, why in roster(w).draining() if why == "leaving"] == [old.url]
         assert (await w.chat([user("another one")])).status == 200
         assert w.watcher.records[-1].answering == new.url
         assert seen(w, old) is not None, "its stream still runs"
+        old.clear_faults()
         reply = await stream
         assert len(reply.chunks) > 50
         assert reply.events[-1] == b"data: [DONE]"
@@ -337,7 +339,7 @@ async def test_requests_all_the_while_none_fails() -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """For what no observer is told of."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 

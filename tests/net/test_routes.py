@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from tests.net.test_disconnects import eventually
 from tests.net.world import CHAT, COMPLETIONS, LONG, World, assistant, user, world
 
 
@@ -98,8 +99,11 @@ async def test_new_conversations_go_to_the_least_loaded_pods() -> None:
 
 async def test_first_turns_that_arrive_together_are_spread_over_the_decode_pods() -> None:
     async with world(prefill=1, decode=4) as w:
-        w.prefill[0].fault("slow_headers", seconds=0.1, times=4)
-        await asyncio.gather(*(w.chat([user(f"{number} {LONG}")]) for number in range(4)))
+        w.prefill[0].fault("hold", times=4)
+        asked = asyncio.gather(*(w.chat([user(f"{number} {LONG}")]) for number in range(4)))
+        await eventually(lambda: len(w.prefill[0].requests) == 4)
+        w.prefill[0].clear_faults()
+        await asked
         assert len({record.answering for record in w.watcher.records}) == 4
         assert all(pod.load_tokens == 0 == pod.in_flight for pod in w.gateway.parts.fleet)
 

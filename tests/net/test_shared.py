@@ -11,6 +11,7 @@ import pytest
 from gateway.core.policies import Choice, Policy, TurnView
 from gateway.net.breaker import FAILURES, OPEN_S
 from gateway.net.redis_link import RedisLink
+from gateway.net.shared import SharedState
 from tests.net.cluster import Cluster, Talker, another, cluster, needs_server
 from tests.net.world import LONG
 from tests.redis_server import RedisServer
@@ -146,39 +147,42 @@ async def test_gateways_add_up_their_rates() -> None:
         one, other = c.members
         talkers = [Talker(c.world.session, f"{n}") for n in range(20)]
         await asyncio.gather(*(talker.say(one, f"{LONG} {talker.name}") for talker in talkers))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not other.shared.others_rate:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert 1 < other.shared.others_rate <= 20
         assert one.shared.others_rate == pytest.approx(0.0)
-        spy = Spy(other.running.gateway.parts.policy)
+        spy = Spy(other.running.gateway.parts.policy, other.shared)
         other.running.gateway.parts.policy = spy
-        heard = other.shared.others_rate
         await talkers[0].say(other, f"{LONG} second")
         own = other.running.gateway.parts.rate.per_second(time.monotonic())
         assert own < 2
-        assert spy.views[0].rate > heard > 1, "its own are few; most of the rate is the other gateway's"
+        assert spy.views[0].rate > spy.heard[0] > 1, "its own are few; most of the rate is the other gateway's"
         await server.kill()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while other.shared.others_rate:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 
 class Spy:
-    """A policy that keeps what it was shown."""
+    """A policy that keeps what it was shown, and what the others' rate was then."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, shared: SharedState) -> None:
         self._policy = policy
+        self._shared = shared
         self.views: list[TurnView] = []
+        self.heard: list[float] = []
 
     def choose(self, view: TurnView) -> Choice:
         self.views.append(view)
+        self.heard.append(self._shared.others_rate)
         return self._policy.choose(view)
 
 
 @pytest.mark.parametrize("how", ["killed", "hanging"])
 async def test_without_the_server_every_request_is_answered_and_few_of_them_ask(how: str) -> None:
-    async with RedisServer() as server, cluster(2, server.url, state_timeout_s="0.05") as c:
+    options = {} if how == "killed" else {"state_timeout_s": "0.05"}
+    async with RedisServer() as server, cluster(2, server.url, **options) as c:
         one = c.members[0]
         talkers = [Talker(c.world.session, f"talker {n}") for n in range(10)]
         for talker in talkers:
@@ -199,16 +203,17 @@ async def test_without_the_server_every_request_is_answered_and_few_of_them_ask(
             assert asked <= FAILURES + took_s / OPEN_S + 1, "the breaker lets one question through in a second"
             assert member.asks("skipped") > 0
             assert member.shared.breaker.open
-        assert took_s < 10
 
         if how == "killed":
             await server.start()
         else:
             server.go_on()
-        async with asyncio.timeout(20):
+            for member in c.members:
+                member.be_patient()
+        async with asyncio.timeout(30):
             await c.settled()
         assert all(member.shared.pending_writes == 0 for member in c.members)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while any(member.shared.breaker.open for member in c.members):
                 for n, member in enumerate(c.members):
                     probe = Talker(c.world.session, "probe")
@@ -228,7 +233,7 @@ async def test_without_the_server_every_request_is_answered_and_few_of_them_ask(
 async def test_a_gateway_that_comes_up_without_the_server_finds_it_later() -> None:
     async with RedisServer() as server:
         await server.kill()
-        async with cluster(2, server.url, state_timeout_s="0.05") as c:
+        async with cluster(2, server.url) as c:
             talker = Talker(c.world.session, "one")
             await talker.say(c.members[0], f"{LONG} first")
             assert c.members[0].shared.pending_writes == 1
@@ -241,7 +246,7 @@ async def test_a_gateway_that_comes_up_without_the_server_finds_it_later() -> No
 async def test_clusters_on_one_server_do_not_meet() -> None:
     async with RedisServer() as server, AsyncExitStack() as stack:
         c = await stack.enter_async_context(cluster(1, server.url))
-        stranger = await another(c.world, stack, state=server.url, state_namespace="other", state_timeout_s="1")
+        stranger = await another(c.world, stack, state=server.url, state_namespace="other", state_timeout_s="20")
         talker = Talker(c.world.session, "one")
         await talker.say(c.members[0], LONG)
         await c.settled()

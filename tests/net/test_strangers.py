@@ -29,7 +29,7 @@ async def said(w: World, head: bytes, piece: bytes = b"", count: int = 0) -> tup
                 sent += 1
                 await writer.drain()
                 await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             head = await answer
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             return head + await reader.readexactly(length), sent

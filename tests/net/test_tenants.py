@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.keys import hash_of
+from loadtest.pod.simulated import SimulatedPod
 from tests.net.cluster import cluster, needs_server
 from tests.net.test_disconnects import eventually
 from tests.net.world import CHAT, Reply, World, user, world
@@ -47,6 +48,19 @@ async def test_a_model_that_is_not_the_tenants_is_as_one_that_does_not_exist(tmp
         assert all(request.body["model"] == "sim" for request in w.decode[0].requests)
 
 
+async def test_a_tenant_is_told_of_its_models_alone(tmp_path: Path) -> None:
+    tenants = '[tenants.alice]\nmodels = ["other", "gone"]'
+    async with tenanted(tmp_path, tenants, others=(("prefill", "other"), ("decode", "other"))) as w:
+
+        async def listed(key: str) -> list[str]:
+            async with w.session.get(f"{w.url}/v1/models", headers={"Authorization": f"Bearer {key}"}) as reply:
+                assert reply.status == 200
+                return [card["id"] for card in (await reply.json())["data"]]
+
+        assert await listed(ALICE) == ["other"]
+        assert await listed(BOB) == ["sim", "other"]
+
+
 async def test_a_quota_of_requests_is_a_429_for_that_tenant_alone(tmp_path: Path) -> None:
     async with tenanted(tmp_path, "[tenants.alice]\nrequests_per_s = 0.1\nburst_s = 10") as w:
         assert (await ask(w, ALICE)).status == 200
@@ -69,6 +83,27 @@ async def test_a_quota_of_tokens_is_charged_what_was_used(tmp_path: Path) -> Non
         assert usage["total_tokens"] - 20_000 < used <= usage["total_tokens"]
 
 
+async def test_what_goes_to_the_canarys_own_proxy_is_charged_as_well(tmp_path: Path) -> None:
+    async with SimulatedPod(role="replica") as proxy:
+        flags = {"canary.percent": 0, "canary.passthrough": proxy.url}
+        tenants = "[tenants.alice]\ntokens_per_min = 6000\nrequests_per_s = 0.1\nburst_s = 20"
+        async with tenanted(tmp_path, tenants, **flags) as w:
+            used = (await ask(w, ALICE)).json["usage"]["total_tokens"]
+            tenancy = w.gateway.parts.tenancy
+            assert tenancy is not None
+            account = tenancy.quotas.account(tenancy.book.of("alice"))
+            level = account.tokens.level
+            assert level is not None
+            assert 2000 - used <= level < 2000 - used + 100
+            assert account.in_flight == 0
+            proxy.fault("refuse_5xx", status=500, times=1)
+            assert [(await ask(w, ALICE)).status for _ in range(2)] == [500, 429]
+            assert (await w.record(3)).refused == "quota"
+            assert len(proxy.requests) == 2
+            assert account.tokens.level >= level, "what failed costs nothing"
+            assert not w.decode[0].requests
+
+
 async def test_a_request_that_failed_is_not_charged(tmp_path: Path) -> None:
     async with tenanted(tmp_path, "[tenants.alice]\ntokens_per_min = 60\nburst_s = 10\nmax_in_flight = 1") as w:
         w.prefill[0].fault("refuse_5xx", status=500, times=-1)
@@ -82,10 +117,11 @@ async def test_a_request_that_failed_is_not_charged(tmp_path: Path) -> None:
 
 async def test_no_more_than_its_requests_in_flight_are_let_in(tmp_path: Path) -> None:
     async with tenanted(tmp_path, "[tenants.alice]\nmax_in_flight = 1") as w:
-        w.decode[0].fault("slow_headers", seconds=0.3)
+        w.decode[0].fault("hold")
         first = asyncio.create_task(ask(w, ALICE))
         await eventually(lambda: len(w.decode[0].requests) == 1)
         assert (await ask(w, ALICE)).status == 429
+        w.decode[0].clear_faults()
         assert (await first).status == 200
         assert (await ask(w, ALICE)).status == 200
 

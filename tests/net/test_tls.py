@@ -15,7 +15,7 @@ import trustme
 from gateway.ops.config import load
 from gateway.ops.layers import ConfigError
 from gateway.ops.serve import running
-from tests.net.test_connection import hang_up
+from tests.net.raw import hang_up
 from tests.net.world import Watcher, World, world
 
 CA, OTHER_CA = trustme.CA(), trustme.CA()
@@ -52,14 +52,14 @@ async def connect(w: World, context: ssl.SSLContext) -> tuple[asyncio.StreamRead
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     writer.write(ASK)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         return head + await reader.readexactly(length)
 
 
 async def said(caplog: pytest.LogCaptureFixture, words: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not any(words in message for message in caplog.messages):  # noqa: ASYNC110 - nothing announces a line
             await asyncio.sleep(0.005)
 
@@ -80,7 +80,7 @@ async def test_who_does_not_know_the_ca_or_speaks_no_tls_gets_nothing(tmp_path: 
             await connect(w, client_of(OTHER_CA))
         reader, writer = await asyncio.open_connection("127.0.0.1", int(w.url.rpartition(":")[2]))
         writer.write(ASK)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with suppress(ConnectionError):
                 assert not (await reader.read()).startswith(b"HTTP")
         await hang_up(writer)

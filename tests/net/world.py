@@ -36,6 +36,7 @@ class Watcher(IdleObserver):
         self.breakers: list[tuple[str, str, str]] = []
         self.pairs: list[tuple[str, str, bool, str]] = []
         self.removed: list[tuple[str, str]] = []
+        self.models: list[tuple[str, tuple[str, ...]]] = []
         self._changed = asyncio.Event()
 
     def finished(self, record: RequestRecord) -> None:
@@ -59,6 +60,10 @@ class Watcher(IdleObserver):
         self.removed.append((pod, detail))
         self._changed.set()
 
+    def pod_models(self, pod: str, role: str, models: tuple[str, ...]) -> None:
+        self.models.append((pod, models))
+        self._changed.set()
+
     def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
         self.pairs.append((prefill, decode, works, detail))
         self._changed.set()
@@ -71,7 +76,7 @@ class Watcher(IdleObserver):
         self.tests.append((pod, outcome, direct, detail))
         self._changed.set()
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Wait for something the observer is told of."""
         async with asyncio.timeout(timeout_s):
             while not condition():
@@ -129,6 +134,10 @@ class World:
         self.settings: dict[str, Any] = {}
         self._stack = stack
         self._pods: dict[str, AsyncExitStack] = {}
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     async def add(self, role: str, **options: Any) -> SimulatedPod:
         stack = AsyncExitStack()

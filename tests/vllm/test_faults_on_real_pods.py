@@ -1,4 +1,6 @@
-"""A real decode pod killed under thirty streams: each ends soon and clearly, next turns are served, nothing is left."""
+"""A real decode pod killed under thirty streams: each ends soon and clearly, next turns are served, nothing is left.
+When it is back, a hand-over of the gateway's own proves its pair with P before clients use it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import msgspec
 import pytest
 
+from gateway.net.records import RequestRecord
 from gateway.wire.contract import Api
 from loadtest.vllm_cpu.pod import Pod
 from tests.vllm.support import (
@@ -76,15 +80,20 @@ class Stream:
         return True
 
 
-async def test_a_decode_pod_killed_under_thirty_streams(
-    vllm_cluster: VllmCluster, client: Client, mortal: list[Pod]
+async def test_a_decode_pod_killed_under_thirty_streams_and_started_again(
+    vllm_cluster: VllmCluster, client: Client, mortal: list[Pod], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And one conversation that is silent from before the death until after the return."""
     salt = uuid.uuid4().hex
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with (
-        gateway_before(vllm_cluster, "pd") as gateway,
+        gateway_before(vllm_cluster, "local", pairs__probe=True) as gateway,
         httpx.AsyncClient(timeout=PATIENCE_S, limits=limits, trust_env=False) as http,
     ):
+        silent = Dialogue(Api.CHAT)
+        assert (await turn(gateway, vllm_cluster, client, silent, f"silent {salt}"))[0] == "pd"
+        victim = next(pod for pod in mortal if pod.url == gateway.saw.last.answering)
+
         streams = [Stream(Dialogue(Api.CHAT), f"killed-{salt[:8]}-{number}") for number in range(STREAMS)]
         for number, stream in enumerate(streams):
             stream.dialogue.say(words(f"under {salt} {number}", 60))
@@ -94,9 +103,7 @@ async def test_a_decode_pod_killed_under_thirty_streams(
             return all(stream.raw for stream in streams)
 
         await until(all_speak, PATIENCE_S, "all streams have begun", pause_s=0.01)
-        victim = mortal[0]
         theirs = {record.request_id for record in gateway.saw.begun if record.answering == victim.url}
-        assert theirs, "some of them run on the pod that is to die"
         still = {stream.request_id for stream in streams if not stream.ended_at}
         await asyncio.to_thread(victim.kill)
         killed_at = time.monotonic()
@@ -120,3 +127,44 @@ async def test_a_decode_pod_killed_under_thirty_streams(
             )
 
         await until(nothing_left, PATIENCE_S, "nothing of them is left in the gateway")
+
+        pair = (vllm_cluster.prefill.url, victim.url)
+        early = used_before_the_proof(gateway, pair, monkeypatch)
+        await asyncio.to_thread(victim.restart)
+        async with asyncio.timeout(PATIENCE_S):
+            while not gateway.saw.pairs:
+                await turn(gateway, vllm_cluster, client, Dialogue(Api.CHAT), f"meanwhile {uuid.uuid4().hex}")
+        assert early == []
+        assert gateway.saw.pairs == [(*pair, True)], "probed once, and it worked"
+        told = [await turn(gateway, vllm_cluster, client, silent, f"after {salt} {number}") for number in range(2)]
+        assert told == [("pd", victim.url), ("local", victim.url)], "its KV went with the process"
+        assert gateway.saw.pairs == [(*pair, True)]
+
+
+async def turn(
+    gateway: WatchedGateway, cluster: VllmCluster, client: Client, dialogue: Dialogue, seed: str
+) -> tuple[str | None, str | None]:
+    """The next turn, which must be what a plain pod says; gives its route and who answered."""
+    dialogue.say(words(seed, 60))
+    body = dialogue.body(cache_salt=uuid.uuid4().hex, return_token_ids=True)
+    right = await client.generate(cluster.plain, Api.CHAT, body)
+    told = await client.generate(gateway, Api.CHAT, body | {"cache_salt": "the same at every turn"})
+    assert told.token_ids == right.token_ids
+    dialogue.hear(told.text)
+    return gateway.saw.last.route, gateway.saw.last.answering
+
+
+def used_before_the_proof(
+    gateway: WatchedGateway, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> list[RequestRecord]:
+    """Those of clients' requests from now on that use the pair before it is reported as probed."""
+    early: list[RequestRecord] = []
+    saw, since = gateway.saw, len(gateway.saw.begun)
+    real = saw.pair_probed
+
+    def pair_probed(*told: Any) -> None:
+        early.extend(each for each in saw.begun[since:] if (each.prefill, each.answering) == pair)
+        real(*told)
+
+    monkeypatch.setattr(saw, "pair_probed", pair_probed)
+    return early

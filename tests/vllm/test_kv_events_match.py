@@ -19,7 +19,7 @@ import pytest
 from gateway.wire.legs import release_body
 from gateway.wire.readback import release_params
 from loadtest.pod import SimulatedPod
-from loadtest.pod.probes import LEG_ONE, shape_of, shape_of_answer
+from loadtest.pod.probes import LEG_ONE, shape_of
 from loadtest.vllm_cpu.pod import Pod
 from tests.loadtest.kv_wire import Batch, Event, Told, listening, replay
 from tests.vllm.support import BLOCK_TOKENS, MODEL, Answer, Client, Json, VllmCluster, until
@@ -332,74 +332,3 @@ async def test_metrics_that_tell_a_restart_and_the_size_of_the_cache(both: Both,
         (config,) = [line for line in page.splitlines() if line.startswith("vllm:cache_config_info{")]
         for part in ('block_size="32"', 'enable_prefix_caching="True"', 'num_gpu_blocks="'):
             assert part in config
-
-
-RENDERED: dict[str, tuple[str, Json]] = {
-    "chat": ("chat/", {"messages": [{"role": "user", "content": "hello there"}]}),
-    "limits": ("chat/", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0}),
-    "ids": (
-        "chat/",
-        {
-            "messages": [{"role": "user", "content": "hello"}],
-            "kv_transfer_params": {"prompt_token_ids": [300, 301], "do_remote_decode": True},
-        },
-    ),
-    "completion": ("", {"prompt": [300, 301], "seed": 3, "stop": ["x"], "logprobs": 1}),
-    "batch": ("", {"prompt": ["hello there", "you"], "max_tokens": 4, "stream": True}),
-    "unknown model": ("", {"prompt": "hello", "model": "other"}),
-}
-
-
-@pytest.mark.parametrize("name", RENDERED)
-async def test_render(vllm_cluster: VllmCluster, client: Client, name: str) -> None:
-    """Stock pods answer 403; pods with `--enable-scale-out` what the engine would be given."""
-    kind, body = RENDERED[name]
-    path = f"/v1/{kind}completions/render"
-    real = await client.post(vllm_cluster.plain, path, {"model": MODEL} | body)
-    async with SimulatedPod(model=MODEL, scale_out=real.status != 403) as pod:
-        simulated = await client.post(pod, path, {"model": MODEL} | body)
-    shapes = [shape_of_answer(answer.status, answer.headers, answer.raw) for answer in (real, simulated)]
-    assert shapes[0] == shapes[1]
-    if real.status != 200:
-        assert real.raw == simulated.raw
-
-
-SENT_ALONG: dict[str, tuple[Any, Json]] = {
-    "good": ([300] * 40, {}),
-    "no messages": ([300] * 40, {"messages": []}),
-    "empty": ([], {}),
-    "negative": ([-1], {}),
-    "boolean": ([True], {}),
-    "text": ("x", {}),
-    "out of vocabulary": ([2_000_000_000], {}),
-    "too many": ([300] * 9000, {}),
-    "the whole context": ([300] * 8192, {}),
-    "echo": ([300] * 40, {"echo": True}),
-    "echo and nonsense": ("x", {"echo": True}),
-    "null": (None, {}),
-}
-
-
-@pytest.mark.parametrize("name", SENT_ALONG)
-@pytest.mark.parametrize("api", ["chat/", ""], ids=["chat", "completions"])
-async def test_prompt_ids_sent_along(vllm_cluster: VllmCluster, client: Client, name: str, api: str) -> None:
-    ids, more = SENT_ALONG[name]
-    body: Json = {
-        "model": MODEL,
-        "max_tokens": 4,
-        "temperature": 0,
-        "return_token_ids": True,
-        "kv_transfer_params": {"prompt_token_ids": ids},
-        "messages": [{"role": "user", "content": "hello there"}],
-        **more,
-    }
-    if not api:
-        body["prompt"] = [301, 302]
-    said: list[tuple[Any, ...]] = []
-    async with SimulatedPod(model=MODEL) as pod:
-        for whom in (vllm_cluster.plain, pod):
-            answer = await client.post(whom, f"/v1/{api}completions", body)
-            taken = answer.status == 200 and answer.prompt_token_ids == ids
-            said.append((answer.status, taken, answer.body.get("error")))
-    assert said[0] == said[1]
-    assert said[0][1] is (api == "chat/" and name in ("good", "no messages"))

@@ -82,7 +82,7 @@ async def moved(
     dialogue, salt = Dialogue(api), uuid.uuid4().hex
     async with gateway_before(vllm_cluster, "local", readback=True) as gateway:
         if not render:
-            gateway.running.gateway.parts.renders_nothing.add(vllm_cluster.prefill.url)
+            gateway.running.gateway.parts.unrendered[vllm_cluster.prefill.url] = set(wire.RENDER_PATHS.values())
         allow(gateway, Role.PREFILL, False)
         for turn, count in ((1, 220), (2, 60)):
             dialogue.say(words(f"readback {api} {turn}", count))

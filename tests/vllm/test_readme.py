@@ -74,11 +74,11 @@ async def test_the_gateways_line_serves_two_turns(vllm_cluster: VllmCluster) -> 
         async with asyncio.timeout(120):
             port = await _port(process.stderr)
             await _up(process.stderr, 2)
-            routes = await _two_turns(port, process.stderr)
+            turns = await _two_turns(port, process.stderr)
     finally:
         process.terminate()
         await process.wait()
-    assert routes == ["pd", "local"]
+    assert [route for route, _ in turns] == ["pd", "local"], turns
 
 
 async def _port(log: asyncio.StreamReader) -> int:
@@ -94,7 +94,8 @@ async def _up(log: asyncio.StreamReader, pods: int) -> None:
     assert pods == 0
 
 
-async def _two_turns(port: int, log: asyncio.StreamReader) -> list[str]:
+async def _two_turns(port: int, log: asyncio.StreamReader) -> list[tuple[str, str]]:
+    """Route of each, and the line of the log that says why."""
     messages = [{"role": "user", "content": "Tell me of the river that runs by the engine house. " * 12}]
     async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=100) as client:
         for _ in range(2):
@@ -108,7 +109,7 @@ async def _two_turns(port: int, log: asyncio.StreamReader) -> list[str]:
                 {"role": "assistant", "content": answer.choices[0].message.content or ""},
                 {"role": "user", "content": "And then?"},
             ]
-    routes: list[str] = []
-    while len(routes) < 2 and (line := (await log.readline()).decode()):
-        routes += re.findall(r" path=/v1/chat/completions .*route=(\w+) ", line)
-    return routes
+    turns: list[tuple[str, str]] = []
+    while len(turns) < 2 and (line := (await log.readline()).decode()):
+        turns += [(route, line) for route in re.findall(r" path=/v1/chat/completions .*route=(\w+) ", line)]
+    return turns

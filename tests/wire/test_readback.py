@@ -1,4 +1,4 @@
-"""The words of a readback: which requests get one, how their ids are asked for, and what the pods' words become."""
+"""The words of a readback: how the ids of a prompt are asked for, and what the pods' words become."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from gateway.wire.contract import ASK_P_TO_KEEP_BLOCKS, Api
 from gateway.wire.fields import Fields, parse
 from gateway.wire.readback import (
-    has_only_text,
     on_ids,
     own_ids,
     read_ids,
@@ -18,6 +17,7 @@ from gateway.wire.readback import (
     recall_body,
     release_params,
     render_request,
+    renders_none,
     tokenize_request,
     with_ids,
 )
@@ -51,72 +51,6 @@ def decoded(body: bytes | msgspec.Raw | None) -> Any:
     return msgspec.json.decode(body)
 
 
-# Which requests
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        USER,
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f"}}]},
-        {"role": "assistant", "tool_calls": []},
-        {"role": "user", "content": []},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "no type is text"}]},
-        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "42"}]},
-        {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
-        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "a", "annotations": []}]},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]},
-        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
-    ],
-)
-def test_messages_of_text_are_text(message: Any) -> None:
-    assert has_only_text(Api.CHAT, chat(USER, message))
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio", "input_audio": {}}]},
-        {"role": "user", "content": [{"type": "video_url", "video_url": {}}]},
-        {"role": "user", "content": [{"type": "prompt_embeds", "data": "x"}]},
-        {"role": "tool", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-        {"role": "user", "content": [{"type": "text", "text": "a", "image_url": "x"}]},
-        {"role": "user", "content": [{"image_url": "x"}]},
-        {"role": "user", "content": ["a string"]},
-        {"role": "user", "content": {"type": "text", "text": "a"}},
-        {"role": "user", "content": 5},
-        "a string",
-        None,
-    ],
-)
-def test_anything_else_in_a_message_is_not(message: Any) -> None:
-    assert not has_only_text(Api.CHAT, chat(USER, message))
-
-
-@pytest.mark.parametrize("messages", [None, "x", {}, 7])
-def test_messages_that_are_no_list_are_not_text(messages: Any) -> None:
-    assert not has_only_text(Api.CHAT, fields_of(messages=messages))
-    assert not has_only_text(Api.CHAT, {})
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({}, True),
-        ({"echo": False, "prompt_embeds": None, "suffix": None}, True),
-        ({"echo": True}, False),
-        ({"echo": "true"}, False),
-        ({"prompt_embeds": "AAAA"}, False),
-        ({"suffix": "); }"}, False),
-    ],
-)
-def test_a_completion_is_text_unless_the_prompt_comes_back_or_is_more(more: dict[str, Any], text: bool) -> None:
-    assert has_only_text(Api.COMPLETIONS, fields_of(prompt="x", **more)) is text
-    assert has_only_text(Api.COMPLETIONS, fields_of(prompt=[1, 2], **more)) is text
-
-
 # Ids
 
 
@@ -126,6 +60,8 @@ def test_what_is_rendered_is_the_request_without_its_stream() -> None:
     assert request.path == "/v1/chat/completions/render"
     assert request.body == b'{"model":"m","stream":false,"messages":[{"role":"user"}],"x":1.50}'
     assert render_request(Api.COMPLETIONS, parse(b'{"prompt":"p"}')).path == "/v1/completions/render"
+    assert render_request(Api.MESSAGES, parse(b'{"messages":[]}')).path == "/v1/messages/render"
+    assert render_request(Api.RESPONSES, parse(b'{"input":"p"}')).path == "/v1/responses/render"
     assert render_request(Api.COMPLETIONS, parse(b'{"prompt":"p"}')).body == b'{"prompt":"p","stream":false}'
 
 
@@ -212,6 +148,27 @@ def test_a_field_that_may_shape_the_prompt_gets_no_tokenize(api: Api, name: str)
     assert tokenize_request(api, fields_of(**fields, **{name: 5})) is None
     assert tokenize_request(api, fields_of(**fields, **{name: False})) is None
     assert tokenize_request(api, fields_of(**fields, **{name: None})) is not None, "null is the same as absent"
+
+
+@pytest.mark.parametrize("api", [Api.MESSAGES, Api.RESPONSES])
+def test_tokenize_knows_nothing_of_the_other_apis(api: Api) -> None:
+    assert tokenize_request(api, chat(USER, input="x")) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "none"),
+    [
+        (403, b'{"error":{"message":"Scale-out endpoints are disabled."}}', True),
+        (404, b'{"detail":"Not Found"}', True),
+        (405, b"", True),
+        (404, b'{"error":{"message":"The model `x` does not exist."}}', False),
+        (400, b'{"error":{}}', False),
+        (503, b"", False),
+        (200, b"{}", False),
+    ],
+)
+def test_a_pod_that_does_not_know_the_model_may_render_another(status: int, answer: bytes, none: bool) -> None:
+    assert renders_none(status, answer) is none
 
 
 def test_null_fields_are_not_sent() -> None:

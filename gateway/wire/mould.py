@@ -1,0 +1,50 @@
+"""Events of a stream that are alike but for one text.
+
+Rule of this room: a mould is what an event has before and after its text. An event that begins and ends so, with no
+quote and no line break between, can hold nothing but other text: JSON needs a quote for anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+_REPLIES = (b'"content":"', b'"text":"')
+_TEXTS = (*_REPLIES, b'"reasoning":"')
+_FIRST = b'"index":0,'
+
+
+class Mould(NamedTuple):
+    """begins: up to the first byte of the text. ends: from its closing quote. start, stop: where the text lies, from
+    either end of the event. is_reply: the text is the first choice's answer."""
+
+    begins: bytes
+    ends: bytes
+    start: int
+    stop: int
+    is_reply: bool
+
+
+def mould_of(event: bytes) -> Mould | None:
+    """From one whole event; None when it has no text, or one with quotes."""
+    for name in _TEXTS:
+        found = event.find(name)
+        if found >= 0:
+            start = found + len(name)
+            closing = event.find(b'"', start)
+            if closing <= start or b"\\" in event[start:closing]:
+                return None
+            begins = event[:start]
+            return Mould(begins, event[closing:], start, closing - len(event), name in _REPLIES and _FIRST in begins)
+    return None
+
+
+def text_of(pieces: Sequence[bytes]) -> str:
+    """The text of events in one mould, one after the other. Empty when it is no JSON string."""
+    raw = b"".join(pieces)
+    try:
+        return msgspec.json.decode(b'"%b"' % raw, type=str)
+    except msgspec.DecodeError:
+        return ""
