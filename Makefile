@@ -8,7 +8,7 @@ SIMULATED := --gpu "H100 80 GB (simulated)" --network "NVLink (simulated)" \
 	--note "simulated pods: profile h100-llama3.1-8b of loadtest/engine under the virtual clock" \
 	--note "python -m loadtest.virtual_profile -o build/simulated && ppd-gateway lut build build/simulated/*.jsonl"
 
-.PHONY: demo test lint format docs vllm-env rehearse table paper slo clean
+.PHONY: demo test unit lint format docs vllm-env rehearse table paper slo clean
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..."; exit 1; }
@@ -39,6 +39,10 @@ test: lint
 	@$(BIN)/python -m tests.run tests --ignore=tests/vllm -q
 	@$(BIN)/python -m deploy.docker.rehearse --quiet
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.run_vllm
+
+# The tests that start no process and open no connection: for while one edits.
+unit: $(VENV)/installed
+	@$(BIN)/python -m tests.unit -q $(ARGS)
 
 docs: $(VENV)/installed
 	@$(BIN)/python -m gateway.ops.reference docs

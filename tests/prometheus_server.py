@@ -43,7 +43,7 @@ needs_prometheus = pytest.mark.skipif(not there(), reason=WORDS)
 def promtool(*arguments: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run it to its end; `given` is its standard input."""
     command = ["promtool", *map(str, arguments)]
-    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=600)
 
 
 class PrometheusServer:

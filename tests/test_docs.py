@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import io
 import re
@@ -49,9 +50,15 @@ PLACES = ("gateway", "lut", "loadtest", "deploy", "tests", "docs", ".ci")
 everywhere = pytest.mark.parametrize("page", PAGES, ids=name)
 
 
+@functools.cache
+def parser_for(command: str) -> argparse.ArgumentParser:
+    """The parser of command lines that begin with that word."""
+    return _parser([command])
+
+
 def parser_of(given: list[str]) -> argparse.ArgumentParser:
     """The parser of the innermost command that the words name."""
-    parser = _parser(given)
+    parser = parser_for(given[0] if given else "")
     for word in given:
         actions = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         if not actions or word not in actions[0].choices:
@@ -64,10 +71,11 @@ def flags_of(parser: argparse.ArgumentParser) -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
+@functools.cache
 def all_flags() -> set[str]:
     """Those of every command."""
     found: set[str] = set()
-    todo = [_parser([command]) for command in ("", "simulate", "advise", "loadtest", "report", "lut")]
+    todo = [parser_for(command) for command in ("", "simulate", "advise", "loadtest", "report", "lut")]
     while todo:
         parser = todo.pop()
         found |= flags_of(parser)
@@ -82,7 +90,7 @@ def refused(given: list[str]) -> str | None:
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
         try:
-            _parser(given).parse_args(given)
+            parser_for(given[0] if given else "").parse_args(given)
         except SystemExit as end:
             return None if end.code == 0 else said.getvalue().splitlines()[-1]
         except ConfigError as error:
@@ -90,6 +98,7 @@ def refused(given: list[str]) -> str | None:
     return None
 
 
+@functools.cache
 def metrics() -> set[str]:
     names = {found for found, *_ in Metrics().described()}
     return names | {f"{each}{end}" for each in names for end in ("_bucket", "_sum", "_count")}

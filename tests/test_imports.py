@@ -100,6 +100,15 @@ def test_a_module_has_at_most_400_lines(module: str, path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
 
 
+def test_a_test_file_has_at_most_400_lines() -> None:
+    lines = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in (ROOT / "tests").rglob("*.py")
+    }
+    assert len(lines) > 200, "they were looked at"
+    assert {name for name, count in lines.items() if count > MAX_LINES} == set()
+
+
 def test_all_rooms_were_looked_at() -> None:
     names = {name for name, _ in modules()}
     assert {"gateway.core.decide", "gateway.wire.sse", "gateway.net.server", "gateway.ops.cli", "lut"} <= names

@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from gateway.core.conversations import Kind, Recognition
-from gateway.core.decide import MIN_BRANCH_SHARE, Plan, Request, decide
-from gateway.core.placement import rendezvous
-from gateway.core.pods import Fleet
-from gateway.core.policies import AlwaysLocal, AlwaysPrefill, Choice, Policy, Route, TurnView
+from gateway.core.conversations import Kind
+from gateway.core.decide import MIN_BRANCH_SHARE, Request, decide
+from gateway.core.policies import AlwaysLocal, AlwaysPrefill, Policy, Route, TurnView
 from gateway.core.residency import Residency
 from gateway.core.weights import Weights
-from tests.core.support import first_turn, fleet, key, knowing, pod, turn
-
-REQUEST = Request(prompt_tokens=1100)
-WHOLE = Request(prompt_tokens=1100, whole="n")
-
-
-@dataclass
-class Asked:
-    """A policy that says what it is told to and keeps what it was asked."""
-
-    route: Route
-    name: str = "asked"
-    views: list[TurnView] = field(default_factory=list)
-
-    def choose(self, view: TurnView) -> Choice:
-        self.views.append(view)
-        return Choice(self.route, "because")
-
-
-def plan_of(
-    recognition: Recognition,
-    of: Fleet,
-    policy: Policy | None = None,
-    request: Request = REQUEST,
-    residency: Residency | None = None,
-) -> Plan:
-    plan = decide(request, recognition, of, policy or AlwaysLocal(), residency or knowing(recognition, of))
-    assert plan is not None
-    return plan
-
-
-def short(plan: Plan) -> tuple[str, str | None, str]:
-    """(route, prefill pod, answering pod)."""
-    return plan.route.value, None if plan.prefill is None else plan.prefill.url, plan.answering.url
-
+from tests.core.plans import REQUEST, WHOLE, Asked, plan_of, short
+from tests.core.support import first_turn, fleet, knowing, pod, turn
 
 # Turn 1
 
@@ -274,72 +237,6 @@ def test_the_dp_rank_that_holds_the_conversation_is_named() -> None:
     assert plan_of(recognition, of, residency=residency).rank == 1
 
 
-# Moving, and reading back
-
-READABLE = Request(prompt_tokens=1100, readback=True)
-
-
-def test_a_drained_pods_conversation_moves_and_takes_its_history_along() -> None:
-    of = fleet("p0", "d0", "d1")
-    of.set_draining(pod(of, "d0"), True)
-    plan = plan_of(turn(2), of, Asked(Route.LOCAL), READABLE)
-    assert short(plan) == ("readback", "p0", "d1")
-    assert (plan.holder, plan.resident_tokens) == (pod(of, "d0"), 1000)
-    assert plan.reason == "turn 2: d0 is being drained: moves to d1, the history read back"
-    assert short(plan_of(turn(2), of)) == ("pd", "p0", "d1")
-    assert {short(plan_of(first_turn(number), of)) for number in range(9)} == {("pd", "p0", "d1")}
-
-
-def test_a_drained_pod_keeps_what_nobody_else_can_take() -> None:
-    of = fleet("p0", "d0")
-    of.set_draining(pod(of, "d0"), True)
-    assert short(plan_of(turn(2), of, request=READABLE)) == ("pd", "p0", "d0")
-
-
-def test_a_drained_replicas_conversation_moves_too() -> None:
-    of = fleet("p0", "d0", "r0")
-    of.set_draining(pod(of, "r0"), True)
-    assert short(plan_of(turn(2, decode="r0", prefill=None), of)) == ("pd", "p0", "d0")
-    alone = fleet("r0")
-    alone.set_draining(pod(alone, "r0"), True)
-    assert short(plan_of(turn(2, decode="r0", prefill=None), alone)) == ("replica", None, "r0")
-
-
-def test_from_a_pod_at_its_limit_a_conversation_moves_to_one_with_room() -> None:
-    of = fleet("p0", "d0", "d1", "d2", load={"d1": 5})
-    pod(of, "d0").in_flight, pod(of, "d2").in_flight = 3, 3
-    request = Request(prompt_tokens=1100, decode_max_in_flight=3, readback=True)
-    plan = plan_of(turn(2), of, AlwaysLocal(), request)
-    assert short(plan) == ("readback", "p0", "d1")
-    assert plan.holder is pod(of, "d0")
-
-
-def test_a_policy_may_choose_readback() -> None:
-    policy = Asked(Route.READBACK)
-    plan = plan_of(turn(2), fleet("p0", "d0"), policy, READABLE)
-    assert short(plan) == ("readback", "p0", "d0")
-    assert plan.holder is plan.answering
-    assert policy.views[0].readback
-
-
-def test_what_p_has_itself_is_not_read_back() -> None:
-    of, recognition = fleet("p0", "d0", "d1"), turn(2)
-    of.set_draining(pod(of, "d0"), True)
-    residency = knowing(recognition, of)
-    residency.used(pod(of, "p0"), recognition.conversation.key, 1000)
-    assert short(plan_of(recognition, of, request=READABLE, residency=residency)) == ("pd", "p0", "d1")
-
-
-@pytest.mark.parametrize("why", ["the operator said no", "P cannot", "no P"])
-def test_without_readback_the_turn_goes_through_p(why: str) -> None:
-    of = fleet("p0", "d0", down=("p0",) if why == "no P" else ())
-    pod(of, "p0").reads_back = False if why == "P cannot" else None
-    policy = Asked(Route.READBACK)
-    plan = plan_of(turn(2), of, policy, REQUEST if why == "the operator said no" else READABLE)
-    assert short(plan) == (("local", None, "d0") if why == "no P" else ("pd", "p0", "d0"))
-    assert not policy.views[0].readback
-
-
 def test_a_repeat_is_as_good_as_the_next_turn() -> None:
     policy = Asked(Route.LOCAL)
     assert short(plan_of(turn(2, Kind.REPEAT, resident=1), fleet("p0", "d0"), policy)) == ("local", None, "d0")
@@ -371,114 +268,9 @@ def test_a_branch_that_shares_little_is_placed_like_a_new_conversation() -> None
     assert short(plan_of(turn(2, Kind.BRANCH, decode="d0", resident=10), of)) == ("pd", "p0", "d1")
 
 
-# Whole requests
-
-
-def test_a_whole_request_of_a_new_conversation_goes_to_the_least_loaded_answering_pod() -> None:
-    of = fleet("p0", "d0", "d1", "r0", load={"d0": 2, "d1": 1, "r0": 3})
-    plan = plan_of(first_turn(), of, AlwaysPrefill(), WHOLE)
-    assert short(plan) == ("local", None, "d1")
-    assert plan.reason == "n does not survive a hand-over: whole on one pod"
-    pod(of, "d1").load_tokens = 9
-    pod(of, "d0").load_tokens = 9
-    assert short(plan_of(first_turn(), of, AlwaysPrefill(), WHOLE)) == ("replica", None, "r0")
-
-
-@pytest.mark.parametrize("resident", [0, 1000])
-def test_a_whole_request_stays_with_its_conversation(resident: int) -> None:
-    policy = Asked(Route.PD)
-    of = fleet("p0", "d0", "d1", load={"d1": 100})
-    assert short(plan_of(turn(2, decode="d1", resident=resident), of, policy, WHOLE)) == ("local", None, "d1")
-    assert policy.views == []
-
-
-def test_a_whole_request_never_gets_a_prefill_pod() -> None:
-    for recognition in (first_turn(), turn(2), turn(2, Kind.BRANCH, resident=0), turn(5, decode="d9")):
-        assert plan_of(recognition, fleet("p0", "d0", "r0"), AlwaysPrefill(), WHOLE).prefill is None
-
-
-# Replicas
-
-
-def test_a_conversation_on_a_replica_stays_there() -> None:
-    of = fleet("p0", "d0", "r0", "r1", load={"r1": 10**6})
-    for request in (REQUEST, WHOLE):
-        plan = plan_of(turn(2, decode="r1"), of, AlwaysPrefill(), request)
-        assert short(plan) == ("replica", None, "r1")
-        assert plan.reason == "turn 2: its replica holds the conversation"
-
-
-def test_a_conversation_whose_replica_is_down_is_placed_anew() -> None:
-    assert short(plan_of(turn(2, decode="r0"), fleet("p0", "d0", "r0", down=("r0",)))) == ("pd", "p0", "d0")
-
-
-@pytest.mark.parametrize(
-    ("load", "expected"),
-    [
-        ({"p0": 10, "d0": 10, "r0": 9}, ("replica", None, "r0")),
-        ({"p0": 10, "d0": 10, "r0": 11}, ("pd", "p0", "d0")),
-        ({"p0": 10, "d0": 0, "r0": 9}, ("replica", None, "r0")),
-        ({"p0": 0, "d0": 10, "r0": 9}, ("replica", None, "r0")),
-        ({"p0": 8, "d0": 0, "r0": 9}, ("pd", "p0", "d0")),
-    ],
-    ids=["less than both", "more than both", "less than P", "less than D", "more than both, D idle"],
-)
-def test_a_replica_is_chosen_when_it_is_less_loaded_than_the_fuller_of_the_pair(
-    load: dict[str, int], expected: tuple[str, str | None, str]
-) -> None:
-    plan = plan_of(first_turn(), fleet("p0", "d0", "r0", load=load))
-    assert short(plan) == expected
-    assert plan.reason.endswith("; the replica is the least loaded") == (expected[0] == "replica")
-
-
-def test_idle_replicas_and_decode_pods_share_new_conversations() -> None:
-    of = fleet("p0", "d0", "r0")
-    for number in range(50):
-        wins = rendezvous(key(number), "r0") > rendezvous(key(number), "d0")
-        expected = ("replica", None, "r0") if wins else ("pd", "p0", "d0")
-        assert short(plan_of(first_turn(number), of)) == expected
-
-
-def test_a_replica_serves_when_there_is_no_pair() -> None:
-    load = {"r0": 10**6}
-    assert short(plan_of(first_turn(), fleet("p0", "d0", "r0", down=("p0",), load=load))) == ("replica", None, "r0")
-    assert short(plan_of(first_turn(), fleet("p0", "d0", "r0", down=("d0",), load=load))) == ("replica", None, "r0")
-
-
-def test_the_least_loaded_replica_is_the_one_that_competes() -> None:
-    of = fleet("p0", "d0", "r0", "r1", load={"p0": 5, "d0": 5, "r0": 6, "r1": 4})
-    assert short(plan_of(first_turn(), of)) == ("replica", None, "r1")
-
-
-def test_a_conversation_with_a_home_is_not_lured_away_by_an_idle_replica() -> None:
-    of = fleet("p0", "d0", "r0", load={"p0": 10**6, "d0": 10**6})
-    assert short(plan_of(turn(2, decode="d0", resident=0), of)) == ("pd", "p0", "d0")
-
-
 def test_deciding_changes_nothing() -> None:
     of, recognition = fleet("p0", "d0", "d1"), turn(2)
     before = (repr(recognition), [repr(one) for one in of])
     for policy in (AlwaysLocal(), AlwaysPrefill()):
         assert plan_of(recognition, of, policy) == plan_of(recognition, of, policy)
     assert (repr(recognition), [repr(one) for one in of]) == before
-
-
-# A response that one pod has in memory
-
-
-def test_what_only_one_pod_can_answer_goes_there_whatever_else_is_so() -> None:
-    request = Request(prompt_tokens=1100, whole="previous_response_id", only="d1")
-    recognition = turn(2, decode="d0")
-    plan = plan_of(recognition, fleet("p0", "d0", "d1"), request=request)
-    assert short(plan) == ("local", None, "d1")
-    assert "memory" in plan.reason
-
-
-def test_when_that_pod_is_down_or_unknown_the_request_goes_whole_to_another_which_will_refuse_it() -> None:
-    of = fleet("p0", "d0", "d1")
-    down = of.get("d1")
-    assert down is not None
-    of.set_up(down, False)
-    for only in ("d1", "gone", None):
-        request = Request(prompt_tokens=1100, whole="previous_response_id", only=only)
-        assert short(plan_of(first_turn(), of, request=request)) == ("local", None, "d0")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gateway.core.decide import Request
 from gateway.core.pods import Pod, PodFacts, Role
 from gateway.core.policies import AlwaysLocal
+from tests.core.plans import plan_of, short
 from tests.core.support import fleet, pod, turn
-from tests.core.test_decide import plan_of, short
 
 WHY = "cached tokens are not told: add --enable-prompt-tokens-details to the pod"
 

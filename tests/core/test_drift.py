@@ -61,6 +61,25 @@ def test_twice_or_half_of_the_reference_is_drift_and_coming_back_clears_it(facto
     assert not of.drifting
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_became_slower_and_much_noisier_is_heard_too(seed: int) -> None:
+    """The noise it has now is not what it is judged by: else half of these would never be heard."""
+    of, dice = series(limit=14.0), random.Random(seed)
+    _, now_s = feed(of, noisy(dice, 1.0, 2 * REFERENCE_BATCHES), 0.0)
+    changed, _ = feed(of, [2.0 * dice.lognormvariate(0.0, 0.8) for _ in range(60)], now_s)
+    assert changed
+    assert of.noise < 0.5
+
+
+def test_more_noise_alone_is_no_drift() -> None:
+    of, dice = series(limit=14.0), random.Random(10)
+    _, now_s = feed(of, noisy(dice, 1.0, 2 * REFERENCE_BATCHES), 0.0)
+    quiet = of.noise
+    changed, _ = feed(of, [dice.lognormvariate(0.0, 0.4) for _ in range(400)], now_s)
+    assert changed == []
+    assert of.noise > 2 * quiet, "it has learned of it"
+
+
 def test_a_difference_within_the_tolerance_is_no_drift() -> None:
     of = series()
     dice = random.Random(3)
@@ -108,6 +127,22 @@ def test_the_limit_keeps_the_stated_rate_of_false_alarms() -> None:
             length += 1
         lengths.append(length)
     assert sum(lengths) / len(lengths) == pytest.approx(wanted, rel=0.2)
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.3, 0.6])
+def test_the_stated_rate_holds_for_neighbours_that_are_alike_with_the_noise_as_it_is_learned(spread: float) -> None:
+    """Batches around the tolerance, one false alarm per 500 stated: 63 % of so long runs have one or more at most."""
+    batches, runs, rho = 500, 60, 0.3
+    limit, heard = threshold(86_400 / BATCH_S * 2 / batches, series=1), 0
+    for seed in range(runs):
+        of, dice, off = series(limit), random.Random(seed), 0.0
+        for number in range(REFERENCE_BATCHES + batches):
+            off = rho * off + dice.gauss(0.0, spread * math.sqrt(1 - rho * rho))
+            middle = of.tolerance if number >= REFERENCE_BATCHES else 0.0
+            if of._judge(middle + off):
+                heard += 1
+                break
+    assert 0 < heard <= 0.63 * runs
 
 
 def test_fewer_false_alarms_need_a_higher_limit() -> None:

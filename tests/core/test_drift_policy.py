@@ -61,6 +61,19 @@ def test_a_slower_route_is_told_once_and_loses_its_turns(tmp_path: Path) -> None
     assert choice.ttft_s == pytest.approx(0.1)
 
 
+def test_a_tie_keeps_the_last_route_only_while_the_table_is_believed(tmp_path: Path) -> None:
+    tables = make_set(tmp_path / "t", {"1P_3D": (arm(100, 10, ci_ms=60), arm(90, 10, ci_ms=60))})
+    of = MeasuredTable(tables, drift=Drift(CORRECT))
+    _, now_s = play(of, 0.09, REFERENCE_BATCHES)
+    before = of.choose(view(last_route=Route.LOCAL))
+    assert (before.route, before.reason_class) == (Route.LOCAL, ReasonClass.TIE)
+    play(of, 0.17, 60, now_s)
+    assert of.drift is not None
+    assert of.drift.drifting
+    after = of.choose(view(last_route=Route.LOCAL))
+    assert (after.route, after.reason_class) == (Route.PD, ReasonClass.TIE)
+
+
 def test_watching_tells_and_changes_nothing(tmp_path: Path) -> None:
     of = policy(tmp_path, DriftRules(correct=False))
     _, now_s = play(of, 0.06, REFERENCE_BATCHES)

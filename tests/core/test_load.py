@@ -235,12 +235,29 @@ def test_a_small_difference_moves_nobody() -> None:
 
 def test_costs_weigh_the_first_token_and_all_others() -> None:
     of, loads = loaded("p0", "d0")
-    costs = Costs(loads, BALANCED, 100)
+    costs = Costs(loads, BALANCED, 100, {})
     pod = at(of, "d0")
     expected = loads.first_s(pod, 1000) + 100 * loads.each_s(pod)
     assert costs.whole(pod, 1000) == pytest.approx(1e6 * expected, rel=1e-3)
     pod.weight = 0.5
     assert costs.whole(pod, 1000) == pytest.approx(2e6 * expected, rel=1e-3)
+
+
+def test_the_best_prefill_pod_is_looked_for_once_for_the_same_pods() -> None:
+    of, loads = loaded("p0", "p1", "p2", "d0")
+    p0, p1, p2 = (at(of, name) for name in ("p0", "p1", "p2"))
+    costs, asked = Costs(loads, BALANCED, 100, {}), list[str]()
+
+    def new_on(pod: Pod) -> int:
+        asked.append(pod.url)
+        return 10 if pod is p1 else 5000
+
+    assert costs.best_prefill([p0, p1, p2], b"k", new_on) is p1
+    assert costs.best_prefill([p0, p1, p2], b"k", new_on) is p1
+    assert asked == ["p0", "p1", "p2"]
+    assert costs.best_prefill([p0, p2], b"k", new_on) in (p0, p2)
+    assert costs.best_prefill([p2], b"k", new_on) is p2
+    assert costs.best_prefill([], b"k", new_on) is None
 
 
 def test_without_loads_nothing_of_this_is_asked() -> None:

@@ -152,3 +152,23 @@ def test_a_quantile_of_the_window_is_within_a_twentieth_and_forgets() -> None:
     assert window.count(5.0) == 5000
     assert window.count(30.0) == 0
     assert math.isnan(window.quantile(0.99, 30.0))
+
+
+def test_other_targets_go_on_from_the_step_and_what_was_measured_where_it_means_the_same() -> None:
+    found = controller(tpot_ms=None)
+    steps = drive(found, linear(0.9, 0.02), 100)
+    assert steps[-1] > 0
+    samples = found.standings(99.9)[0].samples
+    found.reconfigure(SloSettings({S: Targets(2000, 30, None)}, window_s=10.0, min_samples=50))
+    assert found.step == steps[-1]
+    assert [(each.target, each.samples) for each in found.standings(99.9)] == [(2000, samples), (30, 0)]
+    assert drive(found, linear(0.9, 0.02), 50, from_s=100)[-1] == steps[-1] - 1, "at once: it learns to wait anew"
+
+
+def test_without_targets_the_weights_are_as_configured_again() -> None:
+    found = controller()
+    drive(found, linear(0.9, 0.02), 100)
+    found.reconfigure(SloSettings())
+    assert found.standings(100.0) == []
+    assert found.shifted(Weights(2.0, 1.0)) == Weights(2.0, 1.0)
+    assert set(drive(found, linear(0.9, 0.02), 100, from_s=100)) == {0}

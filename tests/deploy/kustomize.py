@@ -67,7 +67,7 @@ def by_kubectl(folder: Path) -> list[Manifest] | None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return None
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return documents(done.stdout)
 

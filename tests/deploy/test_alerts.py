@@ -39,6 +39,12 @@ def streams(in_time: str, all_of_them: str) -> dict[str, str]:
     return {f'{name}_bucket{{{GATEWAY},le="2.5"}}': in_time, f"{name}_count{{{GATEWAY}}}": all_of_them}
 
 
+def refused(**reasons: str) -> dict[str, str]:
+    """Requests that were not let in, by reason."""
+    name = f"ppd_admission_refused_total{{{GATEWAY},service_class=\"standard\",reason="
+    return {f'{name}"{reason}"}}': values for reason, values in reasons.items()}
+
+
 def ratios(low: str, high: str) -> dict[str, str]:
     """Observed over predicted TTFT: those up to 1.5, and all, up to 4."""
     name = f'ppd_ttft_prediction_ratio_bucket{{{GATEWAY},route="local",le='
@@ -87,6 +93,11 @@ CASES = {
     "PpdFallbacks": Case(
         gauge("ppd_fallbacks_total", "", "0+10x30") | gauge("ppd_decisions_total", "", "0+100x30"),
         gauge("ppd_fallbacks_total", "", "0+1x30") | gauge("ppd_decisions_total", "", "0+100x30"),
+        20,
+    ),
+    "PpdRequestsRefused": Case(
+        requests("0+90x30", "0+0x30") | refused(deadline="0+6x30", shed="0+4x30"),
+        requests("0+96x30", "0+0x30") | refused(deadline="0+4x30", quota="0+50x30"),
         20,
     ),
     "PpdSharedStateFails": Case(

@@ -19,7 +19,7 @@ from gateway.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("gateway", "lut", "loadtest")
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_it_serves(installed: Path) -> None:
             line = next(line for line in gateway.stderr if " on http://" in line)
             found = re.search(r"on (http://\S+),", line)
             assert found is not None
-            with urllib.request.urlopen(found[1] + "/health", timeout=10) as answer:
+            with urllib.request.urlopen(found[1] + "/health", timeout=60) as answer:
                 assert answer.status == 200
             gateway.send_signal(signal.SIGTERM)
             gateway.stderr.read()

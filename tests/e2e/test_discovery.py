@@ -24,12 +24,6 @@ async def ask(url: str) -> int:
         return answer.status
 
 
-async def said(lines: list[str], word: str) -> None:
-    async with asyncio.timeout(30):
-        while not any(word in line for line in lines):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
 async def test_a_gateway_that_watches_a_cluster(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN, encoding="utf-8")
@@ -48,9 +42,9 @@ async def test_a_gateway_that_watches_a_cluster(tmp_path: Path) -> None:
             assert any("pods: 1 prefill, 1 decode, 0 replica" in line for line in gateway.lines)
             assert await ask(gateway.url) == 200
             fake.put(kube_pod("e", another.port))
-            await said(gateway.lines, f"pod={another.url} role=decode up=1")
+            await gateway.said(f"pod={another.url} role=decode up=1")
             fake.terminate("d")
-            await said(gateway.lines, f"pod={decode.url} role=decode removed=1")
+            await gateway.said(f"pod={decode.url} role=decode removed=1")
             assert await ask(gateway.url) == 200
         assert gateway.process.returncode == 0
         assert TOKEN not in "".join(gateway.lines)
@@ -65,10 +59,10 @@ async def test_a_gateway_that_reads_a_file_and_looks_again_at_sighup(tmp_path: P
             assert await ask(gateway.url) == 200
             path.write_text(json.dumps([*named, {"url": prefill.url, "role": "prefill"}]), encoding="utf-8")
             gateway.process.send_signal(signal.SIGHUP)
-            await said(gateway.lines, f"pod={prefill.url} role=prefill up=1")
+            await gateway.said(f"pod={prefill.url} role=prefill up=1")
             path.write_text("[", encoding="utf-8")
             gateway.process.send_signal(signal.SIGHUP)
-            await said(gateway.lines, f"new file:{path} refused, the old ones stay in use: not valid JSON")
+            await gateway.said(f"new file:{path} refused, the old ones stay in use: not valid JSON")
             assert await ask(gateway.url) == 200
         assert gateway.process.returncode == 0
 

@@ -9,7 +9,7 @@ from loadtest.bench.idle import measure, most_of
 SHARE = 0.1
 """Of what one process may have; `python -m loadtest.bench idle` takes them all, and more than one process."""
 
-MOST = 2000
+MOST = 1000
 IDLE_S = 2.0
 
 

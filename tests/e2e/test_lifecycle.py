@@ -22,12 +22,6 @@ from tests.e2e.test_workers import children, two_workers, until
 from tests.net.cluster import needs_server
 
 
-async def said(gateway: Served, word: str) -> str:
-    """Wait until the log has a line with that word."""
-    await until(lambda: any(word in line for line in gateway.lines))
-    return next(line for line in gateway.lines if word in line)
-
-
 async def ask(url: str, method: str, path: str, body: Any = None) -> Any:
     async with aiohttp.ClientSession() as session:
         async with session.request(method, url + path, json=body) as answer:
@@ -35,7 +29,7 @@ async def ask(url: str, method: str, path: str, body: Any = None) -> Any:
 
 
 async def admin_url(gateway: Served) -> str:
-    line = await said(gateway, "admin API on ")
+    line = await gateway.said("admin API on ")
     found = re.search(r"admin API on (http://[^\s\"]+)", line)
     assert found
     return found[1]
@@ -62,7 +56,7 @@ async def test_a_hang_up_kills_no_gateway_whatever_its_policy(policy: str) -> No
         arguments = ("--prefill", prefill.url, "--decode", decode.url, "--port", "0", "--policy", policy)
         async with served(*arguments, *NO_SELFTEST) as gateway:
             gateway.process.send_signal(signal.SIGHUP)
-            await said(gateway, "configuration read again: nothing in it that changes")
+            await gateway.said("configuration read again: nothing in it that changes")
             assert await talk(gateway.url, "a") == 200
             gateway.process.send_signal(signal.SIGTERM)
             assert await gateway.process.wait() == 0
@@ -77,22 +71,22 @@ async def test_a_hang_up_reads_pods_weights_canary_and_limits_anew(tmp_path: Pat
             lines = ['policy = "pd"', 'weights = "interactive"', "decode_max_in_flight = 7"]
             write(config, prefill, [decode, spare], *lines, "[admin]", "port = 0", "[canary]", "percent = 25")
             gateway.process.send_signal(signal.SIGHUP)
-            line = await said(gateway, "configuration read again")
+            line = await gateway.said("configuration read again")
             assert set(line.partition("again: ")[2].strip().split(", ")) == {
                 "decode",
                 "weights",
                 "decode_max_in_flight",
                 "canary.percent",
             }
-            assert "these take effect at the next start only: policy" in await said(gateway, "next start only")
+            assert "these take effect at the next start only: policy" in await gateway.said("next start only")
             assert await ask(api, "GET", "/api/v1/weights") == {"w_ttft": 2.0, "w_tpot": 1.0}
             assert (await ask(api, "GET", "/api/v1/canary"))["percent"] == 25.0
             settings = (await ask(api, "GET", "/api/v1/config"))["settings"]
             assert (settings["policy"], settings["decode_max_in_flight"]) == ("local", 7)
-            await said(gateway, f"pod={spare.url} role=decode up=1")
+            await gateway.said(f"pod={spare.url} role=decode up=1")
             write(config, prefill, [spare], *lines, "[admin]", "port = 0", "[canary]", "percent = 25")
             gateway.process.send_signal(signal.SIGHUP)
-            await said(gateway, f"pod={decode.url} role=decode removed=1")
+            await gateway.said(f"pod={decode.url} role=decode removed=1")
             assert await talk(gateway.url, "a") == 200
 
 
@@ -104,7 +98,7 @@ async def test_a_configuration_that_is_not_good_is_refused_and_the_old_stays(tmp
             api = await admin_url(gateway)
             write(config, prefill, [], 'weights = "throughput"')
             gateway.process.send_signal(signal.SIGHUP)
-            line = await said(gateway, "reload refused, the old configuration stays")
+            line = await gateway.said("reload refused, the old configuration stays")
             assert "decode: at least one decode pod is needed" in line
             assert (await ask(api, "GET", "/api/v1/weights"))["w_ttft"] == 2.0
             assert await talk(gateway.url, "a") == 200
@@ -118,7 +112,7 @@ async def test_a_table_that_is_not_good_is_refused_and_the_old_stays(tmp_path: P
         async with served(*arguments, *NO_SELFTEST) as gateway:
             (table / "manifest.json").write_text("{}")
             gateway.process.send_signal(signal.SIGHUP)
-            await said(gateway, "new table set refused, the old one stays in use")
+            await gateway.said("new table set refused, the old one stays in use")
             assert await talk(gateway.url, "a") == 200
 
 

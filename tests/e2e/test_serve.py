@@ -55,6 +55,13 @@ class Served:
         async for line in stderr:
             self.lines.append(line.decode())
 
+    async def said(self, words: str) -> str:
+        """Wait for a line of the log that has these words in it."""
+        async with asyncio.timeout(30):
+            while not (found := [line for line in self.lines if words in line]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return found[0]
+
 
 @asynccontextmanager
 async def served(*arguments: str, **env: str) -> AsyncIterator[Served]:
@@ -199,13 +206,14 @@ async def test_a_broken_stream_is_an_error_for_the_openai_client() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_the_requests_in_flight_end(number: signal.Signals) -> None:
     async with pods() as (prefill, decode):
-        decode.fault("slow_headers", seconds=0.5)
+        decode.fault("hold")
         async with served("--prefill", prefill.url, "--decode", decode.url, "--port", "0", *NO_SELFTEST) as gateway:
             async with openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="x", max_retries=0) as client:
                 request = asyncio.create_task(client.completions.create(model="sim", prompt=QUESTION, max_tokens=8))
                 while not decode.requests:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 gateway.process.send_signal(number)
+                await gateway.said("stopping: 1 requests in flight")
+                decode.clear_faults()
                 assert (await request).choices[0].text
                 assert await gateway.process.wait() == 0
-        assert any("stopping: 1 requests in flight" in line for line in gateway.lines)

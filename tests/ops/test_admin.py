@@ -263,7 +263,7 @@ async def test_a_new_token_counts_once_its_file_is_read_again(tmp_path: Path) ->
     async with admin(**{"admin.token_file": str(file)}) as a:
         file.write_text("second")
         a.w.running.reload()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await a.call("GET", "/api/v1/health"))[0] != 401:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         a.token = "second"

@@ -6,10 +6,12 @@ import time
 
 from gateway.core.admission.classes import ServiceClass
 from gateway.core.slo import SloController, SloSettings, Targets
+from gateway.core.weights import BALANCED
 from gateway.net.parts import Parts
 from gateway.net.records import Outcome, RequestRecord
 from gateway.ops.admin import limits
 from gateway.ops.admission import SloWatch
+from gateway.ops.config import load
 from tests.net.world import user, world
 
 SLO = {"slo.standard.ttft_p99_ms": 200, "slo.standard.e2e_p99_s": 100, "slo.min_samples": 2}
@@ -54,6 +56,31 @@ def test_failures_count_against_the_targets_and_clients_that_left_do_not() -> No
 
     (standing,) = found.standings(time.monotonic())
     assert (standing.samples, standing.violated) == (2, True)
+
+
+async def test_targets_are_set_changed_and_taken_away_at_a_reload() -> None:
+    async with world(prefill=1, decode=1, **{"admission.decode_tokens": 100_000}) as w:
+        parts, reloader = w.gateway.parts, w.running.administration.reloader
+
+        async def after_reload(**targets: object) -> limits.SloShown:
+            reloader.again = lambda: load(None, {}, {**w.settings, "slo.min_samples": 2, **targets})
+            w.running.reload()
+            await w.chat([user("hello")], stream=True)
+            await w.record(len(w.watcher.records))
+            return limits.slo(parts)
+
+        assert not limits.slo(parts).enabled
+        found = await after_reload(**{"slo.standard.ttft_p99_ms": 700})
+        assert [(each.target, each.samples) for each in found.targets] == [("ttft_p99_ms", 1)]
+        assert parts.settings.classes.deadlines_s == {"standard": 0.7}
+        controller_of(parts).step = 1
+        found = await after_reload(**{"slo.standard.ttft_p99_ms": 900, "slo.standard.e2e_p99_s": 9})
+        assert [(each.wanted, each.samples) for each in found.targets] == [(900.0, 2), (9.0, 1)]
+        assert found.step == 1
+        found = await after_reload()
+        assert (found.enabled, found.targets, parts.settings.classes.deadlines_s) == (False, [], {})
+        assert parts.slo is not None
+        assert parts.slo.shifted(BALANCED) == BALANCED
 
 
 async def test_admission_shows_limits_and_counts() -> None:

@@ -150,7 +150,7 @@ async def test_the_stream_has_the_decisions_of_both(tmp_path: Path) -> None:
         assert other is not None
         async with workers.w.session.get(url + "/api/v1/decisions?follow=1") as answer:
             await answer.content.readuntil(b": decisions\n\n")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while other.control.decisions.readers == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             await workers.ask(1, "a")
@@ -167,7 +167,7 @@ async def test_a_worker_that_is_followed_stops_without_a_word(tmp_path: Path) ->
         other = workers.started[2].administration.backend
         assert other is not None
         async with workers.w.session.get(url + "/api/v1/decisions?follow=1"):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while other.control.decisions.readers == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             await workers.stop(2)

@@ -112,7 +112,7 @@ async def test_a_decode_pod_without_a_connector_computes_everything_again() -> N
 
 async def test_a_prefill_pod_without_bidirectional_transfer_hangs_on_a_readback() -> None:
     async with ward() as w:
-        findings = await w.examine(Options(streams=10, limit_s=0.5), readback="true")
+        findings = await w.examine(Options(streams=10, limit_s=1.0), readback="true")
         assert troubles(findings) == [("fail", "readback", f"{w.decode[0].url} > {w.prefill[0].url}")]
         assert '"bidirectional_kv_xfer":true' in changes(findings)[0]
 
@@ -186,7 +186,7 @@ async def test_events_that_cannot_be_heard() -> None:
     async with ward() as w:
         url = w.decode[0].url
         endpoint = f"{url}={closed}|{closed}"
-        findings = await w.examine(Options(streams=10, limit_s=0.2), kv_event_endpoints=[endpoint])
+        findings = await w.examine(Options(streams=10, limit_s=0.5), kv_event_endpoints=[endpoint])
         assert troubles(findings) == [("fail", "kv events", url), ("fail", "kv events replay", url)]
 
 

@@ -128,7 +128,7 @@ async def test_a_changed_file_is_read_again_without_being_told(tmp_path: Path) -
             changed.clear()
             (tmp_path / "new").write_text(text)
             os.replace(tmp_path / "new", file)  # noqa: PTH105 - as tools do it that replace files whole
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await changed.wait()
     finally:
         await watched.stop()

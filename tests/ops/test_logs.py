@@ -227,12 +227,14 @@ def test_other_lines_as_json_say_what_happened_by_fields(caplog: pytest.LogCaptu
         observer.fault("prefill_connect", None, "req-1", 'a "detail"\nof two lines')
         observer.pod_changed("http://d0:1", "decode", False, "gone")
         observer.pod_breaker("http://d0:1", "decode", "open", "5 failures in a row")
+        observer.pod_models("http://d0:1", "decode", ("base", "lora-1"))
         logging.getLogger("ppd_gateway").info("ppd-gateway on %s", "http://h:1")
         observer.finished(FULL)
     lines = [as_json(record) for record in caplog.records]
     for line in lines:
         del line["time"]
-    fault, changed, breaker, main, request = lines
+    assert caplog.messages[3] == "pod=http://d0:1 role=decode models='base,lora-1'"
+    fault, changed, breaker, models, main, request = lines
     assert fault == {
         "level": "warning",
         "logger": "ppd_gateway.fault",
@@ -243,6 +245,7 @@ def test_other_lines_as_json_say_what_happened_by_fields(caplog: pytest.LogCaptu
     }
     assert (changed["event"], changed["pod"], changed["up"]) == ("pod", "http://d0:1", False)
     assert (breaker["breaker"], breaker["level"]) == ("open", "warning")
+    assert (models["pod"], models["models"], models["level"]) == ("http://d0:1", ["base", "lora-1"], "info")
     assert main == {"level": "info", "logger": "ppd_gateway", "message": "ppd-gateway on http://h:1"}
     assert (request["event"], request["id"], request["tpot_ms"]) == ("request", "req-1", 12.3)
 

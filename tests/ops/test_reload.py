@@ -44,6 +44,8 @@ NEW: dict[str, Any] = {
     "admission.decode_tokens": "7",
     "admission.queue": "7",
     "admission.predict": "false",
+    "slo.min_samples": "7",
+    "slo.max_factor": "7",
     "drift.mode": "correct",
     "drift.tolerance": "0.7",
     "drift.explore": "0.07",
