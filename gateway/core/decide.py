@@ -104,7 +104,9 @@ def decide(
         return Plan(Route.REPLICA, None, home, reason, reason_class=ReasonClass.REPLICA)
     if request.whole is not None:
         return _whole(request, conversation, fleet, home)
-    turn = Turn(request, recognition, fleet, residency)
+    loads = fleet.loads
+    costs = None if loads is None else Costs(loads, request.weights, request.output_tokens, {})
+    turn = Turn(request, recognition, fleet, residency, costs)
     if held is None or recognition.turn < 2 or not _worth_keeping(turn, held):
         kept = home if home is not None and recognition.kind is not Kind.BRANCH and not home.draining else None
         return _fresh(turn, kept, *_why_fresh(turn, held))
@@ -130,27 +132,23 @@ def decide(
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What every step below needs."""
+    """What every step below needs. costs: what it costs where; None: pods are compared by tokens in flight alone."""
 
     request: Request
     recognition: Recognition
     fleet: Fleet
     residency: Residency
+    costs: Costs | None
 
     @property
     def key(self) -> bytes:
         return self.recognition.conversation.key
 
-    @property
-    def costs(self) -> Costs | None:
-        """What the request costs where, None where pods are compared by tokens in flight alone."""
-        loads = self.fleet.loads
-        return None if loads is None else Costs(loads, self.request.weights, self.request.output_tokens)
-
     def new_on(self, pod: Pod) -> int:
         """Tokens of the prompt that the pod would have to compute."""
-        resident = min(self.residency.of(pod, self.key).tokens, self.recognition.shared_tokens)
-        return max(1, self.request.prompt_tokens - resident)
+        resident, shared = self.residency.of(pod, self.key).tokens, self.recognition.shared_tokens
+        new = self.request.prompt_tokens - (resident if resident < shared else shared)
+        return new if new > 1 else 1
 
 
 def _held(recognition: Recognition, fleet: Fleet, residency: Residency) -> Held | None:
@@ -337,7 +335,7 @@ def _prefill_pod(turn: Turn, decode: Pod | None, *, reads_back: bool = False) ->
         pods = turn.fleet.fitting(pods, decode)
     costs = turn.costs
     if costs is not None:
-        return pods[0] if len(pods) == 1 else cheapest(pods, turn.key, lambda pod: costs.prefill(pod, turn.new_on(pod)))
+        return costs.best_prefill(pods, turn.key, turn.new_on)
     if turn.recognition.turn < 2 or len(pods) < 2:
         return least_loaded(pods, turn.key)
 

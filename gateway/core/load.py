@@ -151,10 +151,9 @@ class Loads:
 
     def ahead(self, pod: Pod) -> float:
         """Tokens that the pod has to compute before those of a request that comes now."""
-        strangers = _strangers(pod)
-        if strangers == 0:
+        if pod.facts.waiting == 0:
             return pod.pending_tokens
-        return pod.pending_tokens + strangers * _STRANGERS_TOKENS
+        return pod.pending_tokens + _strangers(pod) * _STRANGERS_TOKENS
 
     def beside(self, pod: Pod) -> float:
         """Requests that would run beside a new one."""
@@ -162,7 +161,8 @@ class Loads:
 
     def first_s(self, pod: Pod, new_tokens: int) -> float:
         """Seconds to a first token at that pod, for a prompt with so many tokens to compute."""
-        return self.pace(pod).first.at(self.ahead(pod) + new_tokens)
+        line = (self._paces.get(pod.url) or self.pace(pod)).first
+        return line.at_zero + line.slope * (self.ahead(pod) + new_tokens)
 
     def each_s(self, pod: Pod) -> float:
         """Seconds per token there for one request more; more where its cache is about to overflow."""
@@ -209,6 +209,4 @@ class Loads:
 def _strangers(pod: Pod) -> int:
     """Requests that wait at the pod and are not ours."""
     facts = pod.facts
-    if facts.waiting == 0:
-        return 0
     return max(0, min(facts.waiting, facts.running + facts.waiting - pod.in_flight))

@@ -6,7 +6,7 @@ that joins or leaves moves only its own share. Where paces are known (`load`), l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import xxhash
@@ -59,12 +59,13 @@ MOVE_SAVES_S = 0.2
 class Costs(NamedTuple):
     """What a request costs here or there, in weighted microseconds: w_ttft · first token + w_tpot · all the others.
 
-    output_tokens: that its answer will have.
+    output_tokens: that its answer will have. prefills: the prefill pods found for it, by those to choose from.
     """
 
     loads: Loads
     weights: Weights
     output_tokens: int
+    prefills: dict[tuple[str, ...], Pod | None]
 
     def decode(self, pod: Pod) -> int:
         """Making its answer on a pod."""
@@ -74,6 +75,15 @@ class Costs(NamedTuple):
     def prefill(self, pod: Pod, new_tokens: int) -> int:
         """Computing so much of its prompt on a pod, behind what is there."""
         return int(1e6 * self.weights.w_ttft * self.loads.first_s(pod, new_tokens) / pod.weight)
+
+    def best_prefill(self, pods: Sequence[Pod], key: bytes, new_on: Callable[[Pod], int]) -> Pod | None:
+        """Where its prompt is computed first. Found once for the same pods."""
+        if len(pods) < 2:
+            return pods[0] if pods else None
+        urls = tuple([pod.url for pod in pods])
+        if urls not in self.prefills:
+            self.prefills[urls] = cheapest(pods, key, lambda pod: self.prefill(pod, new_on(pod)))
+        return self.prefills[urls]
 
     def whole(self, pod: Pod, new_tokens: int) -> int:
         """Both on one pod."""

@@ -176,7 +176,9 @@ class MeasuredTable:
         if cell.readback is not None and not view.readback:
             cell = cell._replace(readback=None)
         drift, remark = self.drift, ""
+        last_route = view.last_route
         if drift is not None and drift.correcting:
+            last_route = None  # it was chosen by the table, which is no longer believed
             raw = cell
             cell = drift.corrected(cell, assignment, table.place(*point))
             remark = _correction(raw, cell)
@@ -184,7 +186,7 @@ class MeasuredTable:
             cell = _loaded(cell, view.load)
             remark += f" load pd {1000 * cell.pd.ttft_mean:.0f} ms, local {1000 * cell.local.ttft_mean:.0f} ms"
         found = score(cell, view.weights.w_ttft, view.weights.w_tpot)
-        route = Route(found.route) if found.route is not None else _settle(found, view.last_route)
+        route = Route(found.route) if found.route is not None else _settle(found, last_route)
         explored = False
         if drift is not None and drift.exploring and found.degraded is None:
             other = Route.PD if route is not Route.PD else Route.LOCAL
@@ -270,7 +272,7 @@ def _correction(before: Cell, after: Cell) -> str:
 
 
 def _settle(found: Score, last_route: Route | None) -> Route:
-    """A tie keeps the conversation's last route; noise must not move it back and forth."""
+    """A tie keeps the conversation's last route, where that is given; noise must not move it back and forth."""
     return last_route if last_route is not None and last_route in found.tied else Route(found.leader)
 
 

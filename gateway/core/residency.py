@@ -142,7 +142,8 @@ class Residency:
     def of(self, pod: Pod, session: bytes) -> Resident:
         """What of a conversation is on a pod."""
         cache = self.cache(pod)
-        return _announced(cache, session) or Resident(cache.ghost.expected(session), Source.LEDGER)
+        announced = _announced(cache, session) if cache.views else None
+        return announced or Resident(cache.ghost.expected(session), Source.LEDGER)
 
     def expect(self, pod: Pod, session: bytes) -> Expectation:
         """Both answers, to be compared with the pod's own later."""

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gateway.core.admission.classes import ServiceClass
@@ -156,14 +157,36 @@ class SloController:
     def __post_init__(self) -> None:
         self._windows: dict[tuple[ServiceClass, str], Window] = {}
         self._targets: dict[tuple[ServiceClass, str], float] = {}
-        for service, targets in self.settings.targets.items():
-            for metric, target in zip(METRICS, targets, strict=True):
-                if target is not None:
-                    self._windows[service, metric] = Window(self.settings.window_s)
-                    self._targets[service, metric] = target
-        self._ttft = {service: Window(self.settings.window_s) for service in self.settings.targets}
+        self._ttft: dict[ServiceClass, Window] = {}
         self._looked_s = -math.inf
         self._stepped_s = -math.inf
+        self._begin()
+
+    def reconfigure(self, settings: SloSettings) -> None:
+        """Other targets. The step stays, where there are any, and moves on from there; what was measured stays where
+        it means the same. How long to wait before a step back is learned anew."""
+        same = settings.window_s == self.settings.window_s
+        windows, ttft = (self._windows, self._ttft) if same else ({}, {})
+        self.settings = settings
+        self._begin(windows, ttft)
+        if not settings.on:
+            self.step, self.why = 0, "as configured"
+
+    def _begin(
+        self,
+        windows: Mapping[tuple[ServiceClass, str], Window] = MappingProxyType({}),
+        ttft: Mapping[ServiceClass, Window] = MappingProxyType({}),
+    ) -> None:
+        """Look at the targets of the settings, in these windows where they are known."""
+        window_s = self.settings.window_s
+        self._targets = {
+            (service, metric): target
+            for service, targets in self.settings.targets.items()
+            for metric, target in zip(METRICS, targets, strict=True)
+            if target is not None
+        }
+        self._windows = {key: windows.get(key) or Window(window_s) for key in self._targets}
+        self._ttft = {service: ttft.get(service) or Window(window_s) for service in self.settings.targets}
         self._eased: Leaning | None = None
         self._patience = 1
         self._ease_at_s = -math.inf

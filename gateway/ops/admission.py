@@ -15,12 +15,14 @@ from gateway.core.admission.classes import ServiceClass
 from gateway.core.admission.desk import AdmissionRules
 from gateway.core.slo import METRICS, SloController, SloSettings, Targets
 from gateway.core.tenants import TenantBook, TenantFileError, read_tenants
+from gateway.net.parts import Parts
 from gateway.net.records import IdleObserver, Outcome, RequestRecord
 from gateway.net.settings import ClassSettings
 from gateway.net.tenancy import Tenancy
 from gateway.ops.documents import Shared, text_of, watched
 from gateway.ops.layers import ConfigError
 from gateway.ops.logs import MAIN
+from gateway.ops.observers import Observers
 from gateway.ops.watch import WatchedFiles, reason_of
 
 MAX_FILE_BYTES = 16 << 20
@@ -101,6 +103,15 @@ def book_of(text: str) -> TenantBook:
         return read_tenants(text)
     except TenantFileError as error:
         raise ValueError(str(error)) from None
+
+
+def take_targets(parts: Parts, settings: SloSettings) -> None:
+    """Watch these targets from now on. A controller that is there stays, with nothing to do where none is left."""
+    if parts.slo is not None:
+        parts.slo.reconfigure(settings)
+    elif settings.on:
+        parts.slo = SloController(settings)
+        parts.observer = Observers(parts.observer, SloWatch(parts.slo))
 
 
 class SloWatch(IdleObserver):

@@ -240,6 +240,10 @@ class LogObserver:
             extra=_event("pod", pod=pod, role=role, restarted=True, detail=detail),
         )
 
+    def pod_models(self, pod: str, role: str, models: tuple[str, ...]) -> None:
+        said = _event("pod", pod=pod, role=role, models=list(models))
+        PODS.info("pod=%s role=%s models=%r", pod, role, ",".join(models), extra=said)
+
     def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
         level = logging.INFO if works else logging.WARNING
         said = _event("pair", prefill=prefill, decode=decode, works=works, detail=detail)

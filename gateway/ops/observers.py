@@ -40,6 +40,10 @@ class Observers:
         for observer in self._observers:
             observer.pod_tested(pod, role, outcome, direct, detail)
 
+    def pod_models(self, pod: str, role: str, models: tuple[str, ...]) -> None:
+        for observer in self._observers:
+            observer.pod_models(pod, role, models)
+
     def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
         for observer in self._observers:
             observer.pair_probed(prefill, decode, works, detail)

@@ -15,12 +15,14 @@ from gateway.core.policies import MeasuredTable, Threshold
 from gateway.net.parts import Parts
 from gateway.net.roster import CONFIG, Roster
 from gateway.net.server import HttpServer
+from gateway.ops.admission import take_targets
 from gateway.ops.canary import CanaryKeeper
 from gateway.ops.config import Config
 from gateway.ops.discovery.keeper import Discovery
 from gateway.ops.drift import take_rules
 from gateway.ops.layers import ConfigError
 from gateway.ops.logs import MAIN
+from gateway.ops.settings_admission import ADMISSION_SETTINGS
 
 PODS = tuple(role.value for role in Role)
 AT_RUN_TIME = frozenset(
@@ -65,6 +67,7 @@ AT_RUN_TIME = frozenset(
         "breaker.failures",
         "breaker.window_s",
         "breaker.open_s",
+        *(row.key for row in ADMISSION_SETTINGS if row.key.startswith("slo.")),
         "drift.mode",
         "drift.tolerance",
         "drift.false_alarms",
@@ -121,6 +124,8 @@ class Reloader:
         parts.settings = replace(config.net, weights=weights)
         parts.admission.set_rules(config.net.admission)
         parts.store.max_conversations, parts.store.ttl_s = config.max_conversations, config.conversation_ttl_s
+        if before.slo != config.slo:
+            take_targets(parts, config.slo)
         if isinstance(parts.policy, Threshold):
             parts.policy.max_new_tokens = config.threshold_tokens
         if isinstance(parts.policy, MeasuredTable) and before.drift.rules != config.drift.rules:
@@ -154,7 +159,7 @@ def _mixed(old: Config, new: Config, taken: Sequence[str]) -> Config:
         prefill_keep_fields=new.net.prefill_keep_fields,
         retry_timed_out_prefill=new.net.retry_timed_out_prefill,
         admission=replace(new.net.admission, priority=old.net.admission.priority),
-        classes=replace(old.net.classes, default=new.net.classes.default),
+        classes=new.net.classes,
         max_body_bytes=new.net.max_body_bytes,
         timeouts=replace(new.net.timeouts, connect_s=old.net.timeouts.connect_s),
         health=replace(new.net.health, timeout_s=old.net.health.timeout_s),
@@ -170,6 +175,7 @@ def _mixed(old: Config, new: Config, taken: Sequence[str]) -> Config:
         log_level=new.log_level,
         drain_timeout_s=new.drain_timeout_s,
         limits=new.limits,
+        slo=new.slo,
         drift=replace(old.drift, rules=new.drift.rules),
         canary=replace(old.canary, percent=new.canary.percent, guard=new.canary.guard),
         net=net,

@@ -16,7 +16,6 @@ from gateway.core.canary import Canary
 from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import POLICIES, MeasuredTable, PolicyOptions
-from gateway.core.slo import SloController
 from gateway.net.events import EventSubscriber
 from gateway.net.gateway import Gateway, MakePage, where
 from gateway.net.keys import Door
@@ -29,7 +28,7 @@ from gateway.net.tenancy import Tenancy
 from gateway.net.upstream import PodClient
 from gateway.ops import tls
 from gateway.ops.administration import Administration
-from gateway.ops.admission import SloWatch, load_tenants, watch_tenants
+from gateway.ops.admission import load_tenants, take_targets, watch_tenants
 from gateway.ops.canary import CanaryKeeper
 from gateway.ops.config import Config
 from gateway.ops.discovery.keeper import Discovery
@@ -124,9 +123,7 @@ async def running(
         if config.tenants is not None:
             parts.tenancy = Tenancy(load_tenants(config.tenants, shared))
             watched.append(watch_tenants(config.tenants, parts.tenancy, shared))
-        if config.slo.on:
-            parts.slo = SloController(config.slo)
-            parts.observer = Observers(parts.observer, SloWatch(parts.slo))
+        take_targets(parts, config.slo)
         tracing = _tracing(config, parts)
         if config.canary.passthrough is not None:
             parts.outside = OutsideProxy(config.canary.passthrough, outside)

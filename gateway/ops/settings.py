@@ -335,7 +335,7 @@ SETTINGS = (
     Setting("health.interval_s", seconds, 2.0, "between two health probes of a pod", "S"),
     Setting("health.timeout_s", seconds, 5.0, "one health probe", "S"),
     Setting("health.failures", integer(1, 1000), 3, "failed probes in a row after which a pod is down", "N"),
-    Setting("health.facts_interval_s", seconds, 5.0, "between two readings of a pod's /metrics", "S"),
+    Setting("health.facts_interval_s", seconds, 5.0, "between two readings of a pod's /metrics and /v1/models", "S"),
     Setting(
         "pairs.probe", boolean, True, "after a restart, try a hand-over of each pair of pods before clients do", "BOOL"
     ),

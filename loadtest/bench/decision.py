@@ -28,9 +28,11 @@ from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import MeasuredTable, Policy
 from gateway.core.rates import RequestRate
 from gateway.core.residency import Residency
+from gateway.core.weights import BALANCED, Weights
 from gateway.ops.serve import tame_garbage_collector
 from gateway.wire import fields as wire_fields
 from gateway.wire import prompts
+from loadtest.bench import extras
 from loadtest.bench.pages import SharedPages, measure_open, measure_sharing
 from loadtest.bench.synthetic import write_large_set
 from lut.table import TableSet
@@ -96,8 +98,10 @@ class World:
         self.store.finish(recognition, chain, result)
         self.residency.used(decode, recognition.conversation.key, tokens + 200)
 
-    def decide(self, asked: Asked, fresh_key: bytes, now_s: float) -> Recognition:
-        """What the gateway does with a parsed request before it asks a pod."""
+    def request_of(
+        self, asked: Asked, fresh_key: bytes, now_s: float, weights: Weights = BALANCED
+    ) -> tuple[Recognition, Request]:
+        """A parsed request as the decision sees it."""
         chain = MessageChain(self.root, asked.digests, asked.reply_heads)
         recognition = self.store.recognise(self.root, None, chain, fresh_key, now_s)
         self.rate.count(now_s)
@@ -105,7 +109,13 @@ class World:
             prompt_tokens=self.sizes.tokens("model", BODY_BYTES),
             output_tokens=self.outputs.expect(recognition.conversation.recent_outputs, self.tenant, 1024),
             rate=self.rate.per_second(now_s),
+            weights=weights,
         )
+        return recognition, request
+
+    def decide(self, asked: Asked, fresh_key: bytes, now_s: float) -> Recognition:
+        """What the gateway does with a parsed request before it asks a pod."""
+        recognition, request = self.request_of(asked, fresh_key, now_s)
         plan = decide(request, recognition, self.fleet, self.policy, self.residency)
         assert plan is not None
         return recognition
@@ -167,6 +177,7 @@ def _run(options: argparse.Namespace) -> int:
         tame_garbage_collector()
         cpu = _time_decisions(world, time.thread_time)
         spent = _time_decisions(world, time.perf_counter)
+        costs = extras.measure(world)
     found: dict[str, float] = {
         "p50_us": _percentile_us(spent, 0.5),
         "p99_us": _percentile_us(spent, 0.99),
@@ -182,8 +193,10 @@ def _run(options: argparse.Namespace) -> int:
         "read_messages_us": read_us,
     }
     _print(found, sharing, options, size_mib, len(body))
+    print("what else a request may cost, this thread's own time:", *extras.lines(costs), sep="\n")
     if options.json:
-        print(json.dumps({name: round(value, 3) for name, value in found.items()} | sharing.for_json()))
+        numbers = found | extras.for_json(costs)
+        print(json.dumps({name: round(value, 3) for name, value in numbers.items()} | sharing.for_json()))
     return 0
 
 

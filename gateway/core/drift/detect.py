@@ -7,11 +7,11 @@ long as they are within OFF_BY of the table's word, and drift is what differs fr
 An alarm has a stated rate. Logarithms of ratios are gathered in batches; a batch's mean, less the reference and what is
 tolerated, goes into a one-sided CUSUM for slower and another for faster, in units of the batches' own noise.
 
-The noise comes from differences of neighbouring batches, which a lasting change hardly touches, and is taken as
-larger than it looks because queues make neighbours alike: for a lag-one correlation of rho the variance of a sum is
-(1 + rho) / (1 - rho) times that of independent ones, and the differences show only (1 - rho) of the variance. The
-threshold follows from the wanted mean number of batches between false alarms (Siegmund's approximation for a CUSUM
-with allowance k).
+The noise comes from differences of neighbouring batches, which a lasting change hardly touches, and only while nothing
+is suspected, for what has changed may be noisier too. It is taken as larger than it looks because queues make
+neighbours alike: for a lag-one correlation of rho the variance of a sum is (1 + rho) / (1 - rho) times that of
+independent ones, and the differences show only (1 - rho) of the variance. The threshold follows from the wanted mean
+number of batches between false alarms (Siegmund's approximation for a CUSUM with allowance k).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ REFERENCE_BATCHES = 24
 _MOST = 3.0
 _LEAST_NOISE = 0.02
 _NEWS = 0.05
+_UNSUSPECTED = 1.0
 _CLIP = math.log(4.0)
 _LEAST_RATIO = 1e-6
 _CALM_NEWS = 0.2
@@ -154,7 +155,7 @@ class Series:
         self._last = mean
         if self.batches <= REFERENCE_BATCHES:
             self._variance += (squared - self._variance) / (self.batches - 1)
-        else:
+        elif max(self._slower, self._faster) <= _UNSUSPECTED:
             most = 9 * max(self._variance, _LEAST_NOISE**2)
             self._variance += _NEWS * (min(squared, most) - self._variance)
 

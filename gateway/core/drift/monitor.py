@@ -138,13 +138,19 @@ class Drift:
     def _arm(self, arm: Arm, name: str, assignment: str, place: Place) -> Arm:
         ttft = self.factor(name, "ttft", assignment, place)
         tpot = self.factor(name, "tpot", assignment, place)
-        return arm._replace(
-            ttft_mean=arm.ttft_mean * ttft,
-            ttft_p99=arm.ttft_p99 * ttft,
-            tpot_mean=arm.tpot_mean * tpot,
-            tpot_p99=arm.tpot_p99 * tpot,
-            ttft_ci=arm.ttft_ci * ttft if arm.ttft_ci > 0 else arm.ttft_ci,
-            tpot_ci=arm.tpot_ci * tpot if arm.tpot_ci > 0 else arm.tpot_ci,
+        if ttft == 1.0 == tpot:
+            return arm
+        ttft_mean, ttft_p99, tpot_mean, tpot_p99, success, samples, ttft_ci, tpot_ci, origin = arm
+        return Arm(
+            ttft_mean * ttft,
+            ttft_p99 * ttft,
+            tpot_mean * tpot,
+            tpot_p99 * tpot,
+            success,
+            samples,
+            ttft_ci * ttft if ttft_ci > 0 else ttft_ci,
+            tpot_ci * tpot if tpot_ci > 0 else tpot_ci,
+            origin,
         )
 
     def factor(self, arm: str, metric: Metric, assignment: str = "", place: Place | None = None) -> float:

@@ -74,7 +74,7 @@ class AdmissionShown(msgspec.Struct):
 def slo(parts: Parts) -> SloShown:
     """How the targets stand and what was done about it."""
     configured, found = parts.settings.weights.default, parts.slo
-    if found is None:
+    if found is None or not found.settings.on:
         return SloShown(False, 0, 0, 1.0, configured.w_ttft, configured.w_tpot, 0, "no targets", [])
     targets = [
         TargetShown(

@@ -154,5 +154,8 @@ def _prefill(report: PodReport, config: Config) -> Iterator[Finding]:
         )
         yield fail("mooncake bootstrap", url, report.bootstrap_fault, change)
     if config.net.readback and report.renders is False:
-        seen = "no render endpoint: prompts shaped by more than messages, tools and template are not read back"
+        seen = (
+            "no render endpoint: /v1/messages, /v1/responses and prompts shaped by more than messages, tools and "
+            "template are not read back"
+        )
         yield warn("readback", url, seen, "--enable-scale-out")

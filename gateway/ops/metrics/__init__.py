@@ -86,6 +86,9 @@ class Metrics:
     def pod_tested(self, pod: str, role: str, outcome: str, direct: bool, detail: str) -> None:
         """Read from the fleet at scrape time."""
 
+    def pod_models(self, pod: str, role: str, models: tuple[str, ...]) -> None:
+        """Nothing counts it."""
+
     def pair_probed(self, prefill: str, decode: str, works: bool, detail: str) -> None:
         self._pods.pair_probes.child("worked" if works else "failed").value += 1
 

@@ -15,8 +15,11 @@ from loadtest.experiments.errors import ExperimentError
 from loadtest.experiments.slo.section import Effort, Section, Told
 from lut.errors import TableError
 
-SECTIONS = ("overload", "flood", "death", "weights", "drift", "uneven")
+SECTIONS = ("overload", "flood", "death", "weights", "drift", "drift_live", "uneven")
 """Modules of this package, each with a `SECTION`; in the order of the report."""
+
+WHEN_ASKED = ("drift_live",)
+"""Long ones, which run when named."""
 
 KEPT = Path("build/slo")
 
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     effort = Effort(options.jobs, max(1, options.seeds), options.short, live=not options.short)
     try:
-        for section in sections(options.only or SECTIONS):
+        for section in sections(options.only or [name for name in SECTIONS if name not in WHEN_ASKED]):
             keep(section, _told(section, effort), options.keep)
             told = [(each, found) for each in sections(SECTIONS) if (found := kept(each, options.keep)) is not None]
             options.out.mkdir(parents=True, exist_ok=True)

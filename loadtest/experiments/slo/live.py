@@ -30,8 +30,9 @@ from gateway.ops.config import Config, load
 from gateway.ops.serve import Running, running
 from loadtest.experiments import assignments
 from loadtest.experiments.outcomes import Fate, TurnRecord
+from loadtest.experiments.run import Spec
 from loadtest.experiments.scenario import Kill, Restart, Slow
-from loadtest.experiments.slo.play import Case, Played, played
+from loadtest.experiments.slo.play import Case, Played, alarms_of, played
 from loadtest.experiments.sweep import run_many
 from loadtest.experiments.traffic import Arrival, traffic
 from loadtest.live.answer import Answer
@@ -76,7 +77,7 @@ async def _play(case: Case, slowness: float) -> Played:
         await _all_up(gateway, len(pods))
         clients = {tenant: await stack.enter_async_context(_client(gateway.url, keys[tenant])) for tenant in tenants}
         stage = _Stage(case, clients)
-        events = asyncio.ensure_future(_happen(case, pods, stage))
+        events = asyncio.ensure_future(_happen(case, pods, stage, slowness))
         await stage.run()
         events.cancel()
         await asyncio.gather(events, return_exceptions=True)
@@ -87,7 +88,8 @@ async def _play(case: Case, slowness: float) -> Played:
         tenancy = gateway.gateway.parts.tenancy
         refused["quota"] = 0 if tenancy is None else sum(account.refused for _, account in tenancy.quotas)
         ended_s = max((turn.at_s + turn.e2e_s for turn in stage.turns if not math.isnan(turn.e2e_s)), default=0.0)
-        return Played(case, stage.turns, ended_s, refused, sum(desk.queued.values()), stage.repeated, [])
+        alarms = tuple(at_s - stage.began_s for at_s in alarms_of(gateway.gateway.parts.policy))
+        return Played(case, stage.turns, ended_s, refused, sum(desk.queued.values()), stage.repeated, [], alarms)
 
 
 class _Pods(dict[str, tuple[SimulatedPod, AsyncExitStack]]):
@@ -129,11 +131,29 @@ def _config(case: Case, pods: _Pods, keys: dict[str, str], folder: Path) -> Conf
         "admission.predict": rules.predict,
         "timeouts.first_byte_s": case.spec.patience.first_token_s,
     }
+    if case.spec.tables is not None:
+        settings |= _policy(case.spec)
     if rules.queue_s:
         settings["queue_s"] = rules.queue_s
     for service, deadline_s in control.deadlines_s.items():
         settings[f"slo.{service}.ttft_p99_ms"] = deadline_s * 1000
     return load(None, {}, settings)
+
+
+def _policy(spec: Spec) -> dict[str, Any]:
+    """The table, the weights, and what is done about drift."""
+    weights, drift = spec.knobs.weights, spec.drift
+    settings = {"table": str(spec.tables), "weights": f"ttft={weights.w_ttft},tpot={weights.w_tpot}"}
+    if drift is None:
+        return {**settings, "drift.mode": "off"}
+    return {
+        **settings,
+        "drift.mode": "correct" if drift.correct else "watch",
+        "drift.tolerance": drift.tolerance,
+        "drift.half_life_s": drift.half_life_s,
+        "drift.false_alarms": drift.false_alarms,
+        "drift.explore": drift.explore,
+    }
 
 
 def _tenant(name: str, tenant: Tenant) -> str:
@@ -159,12 +179,15 @@ async def _client(url: str, key: str) -> AsyncIterator[Client]:
         client.close()
 
 
-async def _happen(case: Case, pods: _Pods, stage: _Stage) -> None:
-    """The scenario's events."""
+async def _happen(case: Case, pods: _Pods, stage: _Stage, slowness: float) -> None:
+    """The scenario's events. That pods are stretched from the beginning is their clock's."""
     for event in sorted(case.spec.events, key=lambda each: each.at_s):
         if isinstance(event, Kill):
             await stage.until(event.at_s)
             await pods[event.pod][1].aclose()
+        elif isinstance(event, Slow) and event.at_s > 0:
+            await stage.until(event.at_s)
+            pods[event.pod][0].slow_down(event.factor / slowness)
         elif isinstance(event, Restart):
             raise ValueError("on HTTP pods do not come back")
 
@@ -175,7 +198,7 @@ class _Stage:
     def __init__(self, case: Case, clients: dict[str, Client]) -> None:
         self._case = case
         self._clients = clients
-        self._began_s = time.perf_counter()
+        self.began_s = time.perf_counter()
         self.turns: list[TurnRecord] = []
         self.repeated = 0
 
@@ -189,7 +212,7 @@ class _Stage:
                 group.create_task(self._talk(arrival))
 
     async def until(self, moment_s: float) -> None:
-        while (left_s := self._began_s + moment_s - time.perf_counter()) > 0:  # noqa: ASYNC110 - a timer may fire early
+        while (left_s := self.began_s + moment_s - time.perf_counter()) > 0:  # noqa: ASYNC110 - a timer may fire early
             await asyncio.sleep(left_s)
 
     async def _talk(self, arrival: Arrival) -> None:
@@ -223,12 +246,12 @@ class _Stage:
         return came
 
     def _now(self) -> float:
-        return time.perf_counter() - self._began_s
+        return time.perf_counter() - self.began_s
 
     def _note(self, arrival: Arrival, number: int, at_s: float, came: Answer, fate: Fate) -> None:
         script = arrival.script.turns[number - 1]
-        first_s = math.nan if came.first_s is None else came.first_s - self._began_s
-        last_s = math.nan if came.last_s is None else came.last_s - self._began_s
+        first_s = math.nan if came.first_s is None else came.first_s - self.began_s
+        last_s = math.nan if came.last_s is None else came.last_s - self.began_s
         gaps = came.output_tokens - 1
         self.turns.append(
             TurnRecord(
@@ -236,10 +259,10 @@ class _Stage:
                 number,
                 arrival.tenant,
                 at_s,
-                came.sent_s - self._began_s,
+                came.sent_s - self.began_s,
                 first_s - at_s,
                 (last_s - first_s) / gaps if gaps > 0 and fate is Fate.GOOD else math.nan,
-                came.end_s - self._began_s - at_s,
+                came.end_s - self.began_s - at_s,
                 came.prompt_tokens or 0,
                 script.new_tokens,
                 script.output_tokens,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.core.policies import Policy
+from gateway.core.policies import MeasuredTable, Policy
 from loadtest.experiments import assignments, fleet, scenario
 from loadtest.experiments.client import Client
 from loadtest.experiments.fleet import Watch
@@ -34,7 +34,10 @@ class Case:
 
 
 class Played(NamedTuple):
-    """turns: of all conversations. refused: by (class, why). repeated: turns that a client sent again."""
+    """turns: of all conversations. refused: by (class, why). repeated: turns that a client sent again.
+
+    alarms: when those of drift went on.
+    """
 
     case: Case
     turns: list[TurnRecord]
@@ -43,6 +46,7 @@ class Played(NamedTuple):
     queued: int
     repeated: int
     steps: list[tuple[float, int]]
+    alarms: tuple[float, ...] = ()
 
 
 def stage_of(case: Case, policy: Policy | None = None) -> tuple[Stage, AdmittingGate]:
@@ -75,7 +79,14 @@ def played(case: Case) -> Played:
         sum(gate.desk.queued.values()),
         stage.client.repeated,
         gate.steps,
+        alarms_of(gate.policy),
     )
+
+
+def alarms_of(policy: Policy) -> tuple[float, ...]:
+    """When alarms of drift went on, by the policy's clock."""
+    drift = policy.drift if isinstance(policy, MeasuredTable) else None
+    return () if drift is None else tuple(change.at_s for change in drift.changes if change.drifting)
 
 
 def due(turns: Iterable[TurnRecord], from_s: float, to_s: float) -> list[TurnRecord]:
