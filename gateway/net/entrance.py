@@ -99,7 +99,6 @@ class Entrance:
             if telling is not None:
                 parts.background(telling)
 
-
     def _used(self, charge: Charge, usage: Usage | None) -> float:
         """A request that was not answered used nothing; of one that was cut off only the estimate is known."""
         if usage is not None:

@@ -41,7 +41,7 @@ def streams(in_time: str, all_of_them: str) -> dict[str, str]:
 
 def refused(**reasons: str) -> dict[str, str]:
     """Requests that were not let in, by reason."""
-    name = f"ppd_admission_refused_total{{{GATEWAY},service_class=\"standard\",reason="
+    name = f'ppd_admission_refused_total{{{GATEWAY},service_class="standard",reason='
     return {f'{name}"{reason}"}}': values for reason, values in reasons.items()}
 
 
