@@ -26,17 +26,19 @@ Check = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Where the shared state is. url: may hold a password."""
+    """Where the shared state is. url: may hold a password. known: what was read last, by the document's name."""
 
     url: str = field(repr=False)
     namespace: str
+    known: dict[str, str] = field(default_factory=dict, repr=False)
 
     def read(self, name: str) -> str:
         """A document. Raises OSError when the server is away, ValueError when there is no such document."""
         found = self._ask(lambda client: client.get(self._key(name)))
         if found is None:
             raise ValueError(f"the shared state has no document {name!r} (ppd-gateway publish)")
-        return str(found.decode("utf-8"))
+        self.known[name] = text = str(found.decode("utf-8"))
+        return text
 
     def write(self, name: str, text: str) -> None:
         """Put a document there. Raises OSError."""
@@ -86,7 +88,7 @@ class WatchedDocument(WatchedFiles):
         super().__init__(what, [], take, watch_s)
         self._name = name
         self._shared = shared
-        self._text: str | None = None
+        self._text = shared.known.get(name)  # what is in use, which is not what is there by the first look
         self._away = False
 
     async def _look(self) -> None:
@@ -98,9 +100,8 @@ class WatchedDocument(WatchedFiles):
             self._away = True
             return
         self._away = False
-        if self._text is not None and text != self._text:
-            await asyncio.to_thread(self._exchange)
-        self._text = text
+        if text == self._text or await asyncio.to_thread(self._exchange):
+            self._text = text
 
 
 def watched(what: str, path: Path, take: Callable[[], str], shared: Shared | None) -> WatchedFiles:

@@ -79,11 +79,14 @@ class WatchedFiles(Watcher):
             self._seen = stamp
             self._exchange()
 
-    def _exchange(self) -> None:
+    def _exchange(self) -> bool:
+        """Put in use what there is now. False when it could not be read, which another look may find otherwise."""
         try:
             MAIN.info("%s read again: %s", self._what, self._take())
         except (OSError, ValueError) as error:
             MAIN.error("new %s refused, the old ones stay in use: %s", self._what, reason_of(error))
+            return not isinstance(error, OSError)
+        return True
 
     def _stamp(self) -> list[tuple[int, int, int] | None]:
         """What changes when a file is written or put in place by rename, be it behind a link."""

@@ -19,8 +19,9 @@ from loadtest.soak.traffic import Traffic
 RSS_EVERY_S = 0.5
 TABLE_EVERY = 10
 """Samples of memory per look at the table of conversations."""
-CALM_TALKS = 5
-"""Before a count, so that connections and conversations that are too old are seen to be."""
+CALM_TALKS = 16
+"""Before a count: enough for each pod to have had one, so that each has one connection, and what is too old is seen to
+be."""
 TRIES = 3
 LOOKS = 9
 

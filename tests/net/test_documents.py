@@ -83,3 +83,32 @@ async def test_a_document_that_is_not_there_is_one_line_at_the_start() -> None:
             load_keys(Path("state:keys"), shared)
         with pytest.raises(ConfigError, match="state:keys: api_keys: state: needs state"):
             load_keys(Path("state:keys"))
+
+
+async def test_what_changed_between_the_start_and_the_first_look_is_taken(tmp_path: Path) -> None:
+    async with RedisServer() as server:
+        shared, taken = Shared(server.url, "default"), list[str]()
+        shared.write("keys", "old")
+        assert shared.read("keys") == "old"
+        document = WatchedDocument("keys", "keys", shared, lambda: taken.append(shared.read("keys")) or "taken", 3600)
+        shared.write("keys", "new")
+        document.start()
+        await eventually(lambda: taken == ["new"])
+        await document.stop()
+
+
+async def test_what_could_not_be_read_is_tried_at_the_next_look(tmp_path: Path) -> None:
+    async with RedisServer() as server:
+        shared, tries = Shared(server.url, "default"), list[str]()
+        shared.write("keys", "new")
+
+        def take() -> str:
+            tries.append("")
+            if len(tries) == 1:
+                raise OSError(0, "away")
+            return "taken"
+
+        document = WatchedDocument("keys", "keys", shared, take, 0.01)
+        document.start()
+        await eventually(lambda: len(tries) == 2)
+        await document.stop()
