@@ -1,7 +1,7 @@
 """Events of a stream that are alike but for one text.
 
-Rule of this room: a mould is what an event has before and after its text. An event that begins and ends so, with no
-quote and no line break between, can hold nothing but other text: JSON needs a quote for anything else.
+Rule of this room: a mould is what an event has before and after its text. What begins and ends so, with no quote and no
+line break between but those of the mould itself, can hold nothing but other text: JSON needs a quote for anything else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _FIRST = b'"index":0,'
 
 class Mould(NamedTuple):
     """begins: up to the first byte of the text. ends: from its closing quote. start, stop: where the text lies, from
-    either end of the event. is_reply: the text is the first choice's answer."""
+    either end of the event. joint: what is between the texts of two events in a row. is_reply: the text is the first
+    choice's answer."""
 
     begins: bytes
     ends: bytes
     start: int
     stop: int
+    joint: bytes
     is_reply: bool
 
 
@@ -36,8 +38,9 @@ def mould_of(event: bytes) -> Mould | None:
             closing = event.find(b'"', start)
             if closing <= start or b"\\" in event[start:closing]:
                 return None
-            begins = event[:start]
-            return Mould(begins, event[closing:], start, closing - len(event), name in _REPLIES and _FIRST in begins)
+            begins, ends = event[:start], event[closing:]
+            is_reply = name in _REPLIES and _FIRST in begins
+            return Mould(begins, ends, start, closing - len(event), ends + begins, is_reply)
     return None
 
 

@@ -23,7 +23,7 @@ from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, mes
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
 
 _READ_TOGETHER = 16
-"""Events whose texts are looked at in one go."""
+"""Reads whose texts are looked at in one go."""
 
 
 class _Function(msgspec.Struct):
@@ -125,18 +125,20 @@ class StreamTap(EventFramer):
     def feed(self, data: bytes) -> bytes:
         mould = self._mould
         if mould is not None:
-            begins, ends_so, start, stop, is_reply = mould
-            if (  # what is true of most reads, and of nothing but another text
-                data.startswith(begins)
-                and data.endswith(ends_so)
-                and data.find(b'"', start, stop) < 0
-                and data.find(b"\n", start, stop) < 0
-            ):
-                if is_reply and not self._head_complete:
-                    self._unread.append(data[start:stop])
-                    if len(self._unread) >= _READ_TOGETHER:
-                        self._catch_up()
-                return data
+            begins, ends_so, start, stop, joint, is_reply = mould
+            if data.startswith(begins) and data.endswith(ends_so):  # true of most reads, and most are as the last
+                texts = None
+                if data.find(b'"', start, stop) < 0:
+                    alike = data.find(b"\n", start, stop) < 0
+                else:  # several events
+                    texts = data[start:stop].replace(joint, b"")
+                    alike = b'"' not in texts and b"\n" not in texts
+                if alike:
+                    if is_reply and not self._head_complete:
+                        self._unread.append(data[start:stop] if texts is None else texts)
+                        if len(self._unread) >= _READ_TOGETHER:
+                            self._catch_up()
+                    return data
         if self._unread:
             self._catch_up()
         if (

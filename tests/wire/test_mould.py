@@ -27,9 +27,10 @@ def fed(*events: bytes) -> StreamTap:
 def test_a_mould_is_an_event_without_its_text() -> None:
     mould = mould_of(event("river"))
     assert mould is not None
-    begins, ends, start, stop, is_reply = mould
+    begins, ends, start, stop, joint, is_reply = mould
     assert begins + b"river" + ends == event("river")
     assert event("a longer text")[start:stop] == b"a longer text"
+    assert begins + b"a" + joint + b"b" + ends == event("a") + event("b")
     assert is_reply
 
 
@@ -70,7 +71,19 @@ def test_an_error_between_alike_events_is_seen() -> None:
     assert tap.error is not None
 
 
-def test_several_events_in_one_read_are_no_text() -> None:
+@pytest.mark.parametrize("at_once", [2, 3, 8])
+def test_several_alike_events_in_one_read_pass_and_are_read(at_once: int) -> None:
+    texts = [f"w{n} " for n in range(48)]
+    reads = [b"".join(map(event, texts[at : at + at_once])) for at in range(0, len(texts), at_once)]
+    assert fed(event("a"), *reads).reply_head == fed(event("a" + "".join(texts))).reply_head
+
+
+@pytest.mark.parametrize("text", ['"', "\\", '"usage":{', "x\n\ny"])
+def test_several_events_in_one_read_may_hold_any_text(text: str) -> None:
+    assert fed(event("a"), event("b") + event(text) + event("c")).reply_head == fed(event("ab" + text + "c")).reply_head
+
+
+def test_another_event_between_alike_ones_is_seen() -> None:
     tap = fed(event("a"), event("b"))
     finish = event("", usage={"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7})
     tap.feed(event("c") + finish + event("d"))
