@@ -26,6 +26,8 @@ SLOWER = 5
 """The live pods are so much slower than an H100, so that the milliseconds of a busy machine do not count for much."""
 LIVE_EXTRA_S = 0.030
 """What a leg may take more over HTTP than on the model, in which there is none."""
+STEP_SHARE = 0.15
+"""A turn waits for the step that is under way, here up to a quarter of its time; 4 % is one sigma of the mean of 8."""
 LIVE_SHARE = 0.10
 TPOT_SHARE = 0.10
 ATTEMPTS = 4
@@ -82,7 +84,7 @@ def _agree(task: Task, live: Measured, model: Measured) -> None:
     assert live.ttft_mean_s is not None
     assert model.ttft_mean_s is not None
     legs = 2 if task.arm == "pd" else 1
-    assert live.ttft_mean_s > 0.97 * model.ttft_mean_s, task
+    assert live.ttft_mean_s > (1 - STEP_SHARE) * model.ttft_mean_s, task
     assert live.ttft_mean_s < (1 + LIVE_SHARE) * model.ttft_mean_s + legs * LIVE_EXTRA_S, task
     assert live.tpot_mean_s == pytest.approx(model.tpot_mean_s or math.nan, rel=TPOT_SHARE), task
 

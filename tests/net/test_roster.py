@@ -87,11 +87,12 @@ async def test_a_removed_pod_leaves_nothing_behind() -> None:
         for role in ("prefill", "decode", "replica"):
             pod = await joined(w, role, kv_events=True)
             before = len(asyncio.all_tasks())
-            for number in range(8):
+            for number in range(100):  # who of two idle pods takes a conversation is the toss of a coin
                 assert (await w.chat([user(f"{role} {number} {LONG}")])).status == 200
-            assert pod.url in {record.answering for record in w.watcher.records} | {
-                record.prefill for record in w.watcher.records
-            }
+                if pod.url in (w.watcher.records[-1].answering, w.watcher.records[-1].prefill):
+                    break
+            else:
+                pytest.fail("it was never asked")
             await w.settled()
             assert before > tasks
             assert {"fleet", "residency", "connections", "probes", "claims"} <= set(entries(w, pod.url))
