@@ -43,3 +43,17 @@ def plan_of(
 def short(plan: Plan) -> tuple[str, str | None, str]:
     """(route, prefill pod, answering pod)."""
     return plan.route.value, None if plan.prefill is None else plan.prefill.url, plan.answering.url
+
+
+def view(**changes: object) -> TurnView:
+    """Of a later turn, as a policy gets it."""
+    values: dict[str, object] = {
+        "turn": 2,
+        "prompt_tokens": 1064,
+        "resident_tokens": 1024,
+        "output_tokens": 32,
+        "rate": 1.0,
+        "assignment": "1P_3D",
+        "key": b"k" * 16,
+    }
+    return TurnView(**{**values, **changes})  # type: ignore[arg-type]

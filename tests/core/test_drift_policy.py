@@ -9,24 +9,12 @@ import pytest
 from gateway.core.drift.detect import BATCH_S, MIN_BATCH, REFERENCE_BATCHES
 from gateway.core.drift.memory import dump, restore
 from gateway.core.drift.monitor import WARM_UP, Change, Drift, DriftRules
-from gateway.core.policies import Choice, MeasuredTable, Route, Seen, TurnView
+from gateway.core.policies import Choice, MeasuredTable, Route, Seen
 from gateway.core.reasons import ReasonClass
+from tests.core.plans import view
 from tests.tables import arm, make_set
 
 CORRECT = DriftRules(correct=True, half_life_s=1e9)
-
-
-def view(**changes: object) -> TurnView:
-    values: dict[str, object] = {
-        "turn": 2,
-        "prompt_tokens": 1064,
-        "resident_tokens": 1024,
-        "output_tokens": 32,
-        "rate": 1.0,
-        "assignment": "1P_3D",
-        "key": b"k" * 16,
-    }
-    return TurnView(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def policy(tmp_path: Path, rules: DriftRules = CORRECT, local_ttft_ms: float = 60) -> MeasuredTable:

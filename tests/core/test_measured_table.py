@@ -7,21 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.policies import MeasuredTable, Route, Threshold, TurnView
+from gateway.core.policies import MeasuredTable, Route, Threshold
 from gateway.core.weights import Weights
+from tests.core.plans import view
 from tests.tables import arm, make_set
-
-
-def view(**changes: object) -> TurnView:
-    values: dict[str, object] = {
-        "turn": 2,
-        "prompt_tokens": 1064,
-        "resident_tokens": 1024,
-        "output_tokens": 32,
-        "rate": 1.0,
-        "assignment": "1P_3D",
-    }
-    return TurnView(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_s_is_worked_out_as_in_the_paper(tmp_path: Path) -> None:

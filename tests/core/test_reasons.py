@@ -7,31 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.conversations import Kind, Recognition
-from gateway.core.decide import Plan, Request, decide
+from gateway.core.conversations import Kind
+from gateway.core.decide import Plan, Request
 from gateway.core.fallback import Attempts, Leg
 from gateway.core.load import Loads
-from gateway.core.pods import Fleet
-from gateway.core.policies import AlwaysLocal, AlwaysPrefill, MeasuredTable, Policy, Route
+from gateway.core.policies import AlwaysPrefill, MeasuredTable, Route
 from gateway.core.reasons import ReasonClass
 from gateway.core.residency import Residency
-from tests.core.support import first_turn, fleet, key, knowing, pod, turn
+from tests.core.plans import plan_of
+from tests.core.support import first_turn, fleet, key, pod, turn
 from tests.tables import arm, make_set
 
 REQUEST = Request(prompt_tokens=1100)
 FULL = Request(prompt_tokens=1100, decode_max_in_flight=1)
-
-
-def plan_of(
-    recognition: Recognition,
-    of: Fleet,
-    policy: Policy | None = None,
-    request: Request = REQUEST,
-    residency: Residency | None = None,
-) -> Plan:
-    plan = decide(request, recognition, of, policy or AlwaysLocal(), residency or knowing(recognition, of))
-    assert plan is not None
-    return plan
 
 
 def drained() -> Plan:

@@ -56,6 +56,21 @@ def usage_in(at: int) -> list[bytes]:
     return events
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_alike_events_are_not_looked_into(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tap = fed(event("a"), event("b"))
+
+    def looked_into(*_: object) -> bytes:
+        raise AssertionError
+
+    monkeypatch.setattr(tap, "_plain", False)
+    monkeypatch.setattr(tap, "_event", looked_into)
+    read = event(" more") * at_once
+    assert tap.feed(read) == read
+    with pytest.raises(AssertionError):
+        tap.feed(event("c", created=1))
+
+
 @pytest.mark.parametrize("at", [0, 1, 2, 17, 39])
 def test_usage_is_seen_wherever_it_comes(at: int) -> None:
     tap = StreamTap(strip_usage=True)
