@@ -1,22 +1,24 @@
 """One node assignment's table and the two ways to ask it.
 
 Rule of this room: this is the request path. A lookup reads a few dozen bytes of the mapped file and makes one `Cell`;
-it never raises for a number, whatever the number. The file is not checked here (`lut.tableset` does that before).
+it never raises for a number, whatever the number. The file is not checked here (`lut.tableset` does that before). NumPy
+(12 MB, and a thread per core) is for those who look at whole tables, and loaded when the first of them does.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
+from operator import mul
+from typing import TYPE_CHECKING
 
 from lut.axes import AXIS_NAMES, Axes
 from lut.cell import ARMS, FIELDS, HEALTHY_SUCCESS, UNKNOWN_CI, Arm, Cell, Route
 
-FloatArray = npt.NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 ARM_BYTES = 4 * len(FIELDS)
 _ARM = struct.Struct(f"<{len(FIELDS)}f")
@@ -38,8 +40,8 @@ def table_shape(axes: Axes, arms: tuple[Route, ...]) -> tuple[int, ...]:
 class Table:
     """The cells of one node assignment.
 
-    `data` is float32, C order, little endian, shape `table_shape(axes, arms)`; usually a read-only `np.memmap`, whose
-    pages all processes share. `arms` is ("pd", "local") or those and "readback".
+    It is made of float32, C order, little endian, shape `table_shape(axes, arms)`: a NumPy array, or usually a view of
+    a file mapped for reading, whose pages all processes share. `arms` is ("pd", "local") or those and "readback".
 
     Arguments of a lookup are any numbers: what lies below an axis, is negative or NaN ("not known") is taken as the
     axis's first value, what lies above as its last.
@@ -47,36 +49,35 @@ class Table:
 
     __slots__ = (
         "_byte_steps",
-        "_bytes",
+        "_cell",
         "_has_readback",
         "_midpoints",
-        "_rows",
         "_scales",
-        "_steps",
         "_values",
         "arms",
         "assignment",
         "axes",
-        "data",
+        "content",
     )
 
-    def __init__(self, assignment: str, axes: Axes, arms: tuple[Route, ...], data: FloatArray) -> None:
+    def __init__(
+        self, assignment: str, axes: Axes, arms: tuple[Route, ...], data: memoryview[float] | npt.NDArray[np.float32]
+    ) -> None:
         if arms not in (ARMS[:2], ARMS):
             raise ValueError(f"arms are {arms}, not pd and local (and readback)")
         shape = table_shape(axes, arms)
-        if data.shape != shape or data.dtype != np.dtype("<f4") or not data.flags.c_contiguous:
-            raise ValueError(f"array is {data.dtype} {data.shape}, not little-endian float32 {shape} in C order")
+        view = data if isinstance(data, memoryview) else data.data
+        if view.shape != shape or view.format != "f" or not view.c_contiguous:
+            raise ValueError(f"array is {view.format} {view.shape}, not little-endian float32 {shape} in C order")
         self.assignment = assignment
         self.axes = axes
         self.arms = arms
-        self.data = data
-        self._bytes = data.reshape(-1).data.cast("B")
-        self._rows = np.asarray(data).reshape(-1, len(arms) * len(FIELDS))
+        self.content = view.cast("B")
         self._scales = axes.scales()
         self._midpoints = tuple(scale.midpoints for scale in self._scales)
         self._values = axes.values
-        self._steps = _row_steps(axes.shape)
-        self._byte_steps = tuple(step * len(arms) * ARM_BYTES for step in self._steps)
+        self._byte_steps = tuple(step * len(arms) * ARM_BYTES for step in _cell_steps(axes.shape))
+        self._cell = struct.Struct(f"<{len(arms) * len(FIELDS)}f")
         self._has_readback = len(arms) > 2
 
     def place(
@@ -101,7 +102,7 @@ class Table:
         o = bisect_left(o_midpoints, output_tokens)
         q = bisect_left(q_midpoints, rate)
         at = c * c_bytes + i * i_bytes + o * o_bytes + q * q_bytes
-        data, unpack = self._bytes, _ARM.unpack_from
+        data, unpack = self.content, _ARM.unpack_from
         pd = _new(Arm, unpack(data, at))
         local = _new(Arm, unpack(data, at + _LOCAL_BYTES))
         readback = _new(Arm, unpack(data, at + _READBACK_BYTES)) if self._has_readback else None
@@ -116,7 +117,7 @@ class Table:
         """
         corners, weights = [0], [1.0]
         query = (context_tokens, new_tokens, output_tokens, rate)
-        for value, scale, step in zip(query, self._scales, self._steps, strict=True):
+        for value, scale, step in zip(query, self._scales, self._byte_steps, strict=True):
             lower, upper, weight = scale.bracket(value)
             if lower == upper:
                 corners = [corner + lower * step for corner in corners]
@@ -125,20 +126,25 @@ class Table:
                 weights = [w * part for part in (1.0 - weight, weight) for w in weights]
         if len(corners) == 1:
             return self.nearest(*query)
-        rows = self._rows.take(corners, axis=0)
-        low = np.minimum.reduce(rows).tolist()
-        if any(success < HEALTHY_SUCCESS for success in low[_SUCCESS :: len(FIELDS)]):
+        data, unpack = self.content, self._cell.unpack_from
+        columns = list(zip(*[unpack(data, corner) for corner in corners], strict=True))
+        if any(min(successes) < HEALTHY_SUCCESS for successes in columns[_SUCCESS :: len(FIELDS)]):
             return self.nearest(*query)
-        mean = (np.array(weights) @ rows).tolist()
-        high = np.maximum.reduce(rows).tolist()
-        arms = [_blend(mean, low, high, at) for at in range(0, len(mean), len(FIELDS))]
+        arms = [_blend(columns[at : at + len(FIELDS)], weights) for at in range(0, len(columns), len(FIELDS))]
         readback = arms[2] if len(arms) > 2 else None
         point = [scale.clamp(value) for value, scale in zip(query, self._scales, strict=True)]
         return Cell(arms[0], arms[1], readback, *point)
 
-    def column(self, arm: Route, field: str) -> FloatArray:
+    @property
+    def data(self) -> npt.NDArray[np.float32]:
+        """All numbers, a view of shape (context, new, output, rate, arms, fields)."""
+        import numpy as np
+
+        return np.frombuffer(self.content, "<f4").reshape(table_shape(self.axes, self.arms))
+
+    def column(self, arm: Route, field: str) -> npt.NDArray[np.float32]:
         """One field of one arm in every cell, a view of shape (context, new, output, rate)."""
-        view: FloatArray = self.data[..., self.arms.index(arm), FIELDS.index(field)]
+        view: npt.NDArray[np.float32] = self.data[..., self.arms.index(arm), FIELDS.index(field)]
         return view
 
     def __repr__(self) -> str:
@@ -146,17 +152,18 @@ class Table:
         return f"<Table {self.assignment} {shape}>"
 
 
-def _row_steps(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+def _cell_steps(shape: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """How many cells further one step along each axis is."""
     _, new, output, rate = shape
     return new * output * rate, output * rate, rate, 1
 
 
-def _blend(mean: list[Any], low: list[Any], high: list[Any], at: int) -> Arm:
-    fields: list[float] = mean[at : at + len(FIELDS)]
-    fields[_SAMPLES] = low[at + _SAMPLES]
-    fields[_ORIGIN] = high[at + _ORIGIN]
+def _blend(columns: Sequence[tuple[float, ...]], weights: Sequence[float]) -> Arm:
+    """The weighted mean of an arm at several corners; columns: per field, the numbers of all corners."""
+    fields = [sum(map(mul, weights, column)) for column in columns]
+    fields[_SAMPLES] = min(columns[_SAMPLES])
+    fields[_ORIGIN] = max(columns[_ORIGIN])
     for interval in (_TTFT_CI, _TPOT_CI):
-        if low[at + interval] < 0:
+        if min(columns[interval]) < 0:
             fields[interval] = UNKNOWN_CI
     return Arm(*fields)

@@ -6,7 +6,6 @@ name, and what cannot be trusted (format, version, axes, file names, shapes) is 
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -78,6 +77,8 @@ class _Head(msgspec.Struct):
 
 def tool_version() -> str:
     """`ppd-gateway 0.1.0`, as installed."""
+    import importlib.metadata
+
     try:
         return f"ppd-gateway {importlib.metadata.version('ppd-gateway')}"
     except importlib.metadata.PackageNotFoundError:

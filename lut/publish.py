@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from lut import manifest as manifests
@@ -26,8 +27,10 @@ from lut.assignment import is_table_name
 from lut.axes import Axes
 from lut.cell import FIELDS, Origin, Route
 from lut.errors import TableError, refuse
-from lut.lookup import FloatArray, table_shape
+from lut.lookup import table_shape
 from lut.manifest import Manifest, Shares, TableRecord
+
+FloatArray = npt.NDArray[np.float32]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

@@ -11,29 +11,31 @@ must never be rewritten in place: the system kills a process whose mapped file b
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
-from collections.abc import Iterator
+import struct
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import xxhash
 
 from lut import assignment as assignments
 from lut import manifest as manifests
 from lut.cell import FIELDS, UNKNOWN_CI, Origin
 from lut.errors import TableError, refuse
-from lut.lookup import FloatArray, Table
+from lut.lookup import ARM_BYTES, Table
 from lut.manifest import Manifest, TableRecord
+from lut.npy import map_array
 
-_CHUNK_ROWS = 16_384
+_CHUNK_ROWS = 1_024
 _CHUNK_BYTES = 1 << 20
+_NUMBER_BYTES = 4
 _OPEN_ATTEMPTS = 100
 _REMEMBERED = 256
-_MAGIC = b"\x93NUMPY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,16 +101,19 @@ class TableSet:
         for name, table in self.tables.items():
             record = self.manifest.tables[name]
             path = self.directory / record.file
-            _verify_checksum(path, table.data, record.xxh3_128)
-            _verify_values(path, table.data)
-            _forget_pages(table.data)
+            mapped = table.content.obj
+            if not isinstance(mapped, mmap.mmap):
+                raise refuse(path, "is not mapped from a file")
+            _verify_checksum(path, mapped, record.xxh3_128)
+            _verify_values(path, table.content)
+            _forget_pages(mapped)
 
     def describe(self) -> str:
         """One line for a log."""
         manifest = self.manifest
         shares = [share.measured for record in manifest.tables.values() for share in record.shares.values()]
         measured = f"{sum(shares) / len(shares):.0%} measured" if shares else "share measured unknown"
-        cells = int(np.prod(manifest.axes.shape))
+        cells = math.prod(manifest.axes.shape)
         return (
             f"{'SIMULATED ' if manifest.simulated else ''}{manifest.model} on {manifest.gpu or 'unnamed GPU'}"
             f" ({manifest.network or 'unnamed network'}): {', '.join(manifest.tables)}; {cells} cells each, {measured};"
@@ -138,35 +143,29 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _map(path: Path, record: TableRecord) -> FloatArray:
+def _map(path: Path, record: TableRecord) -> memoryview[float]:
     try:
         size = path.stat().st_size
         if size != record.size_bytes:
             raise refuse(path, f"is {size} bytes long; the manifest says {record.size_bytes}")
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-        if magic != _MAGIC:
-            raise refuse(path, "is not a NumPy array file")
-        array: np.memmap[Any, np.dtype[np.float32]] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = map_array(path)
     except OSError as error:
         raise refuse(path, f"cannot be read ({error.strerror or error})") from error
-    except (ValueError, EOFError, OverflowError) as error:
+    except ValueError as error:
         raise refuse(path, f"is not a NumPy array file ({error})") from error
-    if array.dtype != np.dtype("<f4"):
-        raise refuse(path, f"holds {array.dtype.str}, not little-endian float32")
+    if array.dtype != "<f4":
+        raise refuse(path, f"holds {array.dtype}, not little-endian float32")
     if array.shape != record.shape:
         raise refuse(path, f"has the shape {array.shape}; the manifest says {record.shape}")
-    if not array.flags.c_contiguous:
+    if array.fortran_order:
         raise refuse(path, "is in Fortran order")
-    if size != array.offset + array.nbytes:
-        raise refuse(path, f"is {size} bytes long; its header says {array.offset + array.nbytes}")
-    return array
+    end = array.offset + math.prod(array.shape) * _NUMBER_BYTES
+    if end != len(array.content):
+        raise refuse(path, f"is {len(array.content)} bytes long; its header says {end}")
+    return memoryview(array.content)[array.offset :].cast("f", array.shape)
 
 
-def _verify_checksum(path: Path, array: FloatArray, expected: str) -> None:
-    mapped = array.base
-    if not isinstance(mapped, mmap.mmap):
-        raise refuse(path, "is not mapped from a file")
+def _verify_checksum(path: Path, mapped: mmap.mmap, expected: str) -> None:
     digest = xxhash.xxh3_128()
     with memoryview(mapped) as content:
         for start in range(0, len(content), _CHUNK_BYTES):
@@ -175,34 +174,36 @@ def _verify_checksum(path: Path, array: FloatArray, expected: str) -> None:
         raise refuse(path, f"has the checksum {digest.hexdigest()}; the manifest says {expected}")
 
 
-def _verify_values(path: Path, array: FloatArray) -> None:
-    for rows in _chunks(array):
-        if not np.isfinite(rows).all():
+def _verify_values(path: Path, content: memoryview) -> None:
+    for columns in _chunks(content):
+        if not all(math.isfinite(sum(values)) for values in columns):  # no sum of so few float32 overflows
             raise refuse(path, "holds NaN or infinity")
-        for name, values in zip(FIELDS, rows.T, strict=True):
+        for name, values in zip(FIELDS, columns, strict=True):
             if not _in_range(name, values):
-                raise refuse(path, f"has {name} out of range ({values.min():g} to {values.max():g})")
+                raise refuse(path, f"has {name} out of range ({min(values):g} to {max(values):g})")
+        time.sleep(0)  # where this is a thread beside an event loop, that one is not kept waiting
 
 
-def _forget_pages(array: FloatArray) -> None:
+def _forget_pages(mapped: mmap.mmap) -> None:
     """Take the pages that were only read to be checked out of this process's resident memory."""
-    mapped = array.base
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+    if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
-def _in_range(name: str, values: FloatArray) -> bool:
+def _in_range(name: str, values: Sequence[float]) -> bool:
     if name == "success":
-        return bool(((values >= 0) & (values <= 1)).all())
+        return min(values) >= 0 and max(values) <= 1
     if name == "origin":
-        return bool(np.isin(values, [int(origin) for origin in Origin]).all())
-    if name in ("ttft_ci", "tpot_ci"):
-        return bool(((values >= 0) | (values == UNKNOWN_CI)).all())
-    return bool((values >= 0).all())
+        return sum(values.count(float(origin)) for origin in Origin) == len(values)
+    if name in ("ttft_ci", "tpot_ci") and min(values) < 0:
+        return min(filter(UNKNOWN_CI.__ne__, values), default=0.0) >= 0
+    return min(values) >= 0
 
 
-def _chunks(array: FloatArray) -> Iterator[FloatArray]:
-    """The array as rows of fields, some thousand at a time, without a copy."""
-    rows = array.reshape(-1, array.shape[-1])
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        yield rows[start : start + _CHUNK_ROWS]
+def _chunks(content: memoryview) -> Iterator[list[tuple[float, ...]]]:
+    """The values of every field, those of some thousand arms at a time."""
+    step = _CHUNK_ROWS * ARM_BYTES
+    for start in range(0, len(content), step):
+        piece = content[start : start + step]
+        numbers = struct.unpack(f"<{len(piece) // _NUMBER_BYTES}f", piece)
+        yield [numbers[at :: len(FIELDS)] for at in range(len(FIELDS))]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import xxhash
 
@@ -43,7 +44,7 @@ class ConversationStore:
     ttl_s: float
     on_forget: Callable[[bytes], None] | None = None
     _by_key: OrderedDict[bytes, Conversation] = field(default_factory=OrderedDict)
-    _by_prompt: dict[bytes, list[Trace]] = field(default_factory=dict)
+    _by_prompt: dict[bytes, tuple[Trace, ...]] = field(default_factory=dict)
     _lengths: dict[bytes, dict[int, int]] = field(default_factory=dict)
     _links: Links = field(default_factory=Links)
     _last_order: int = 0
@@ -86,14 +87,13 @@ class ConversationStore:
             self._remove_trace(conversation.traces[0])
         self._add_trace(trace)
         if oldest and trace in conversation.traces:
-            conversation.traces.remove(trace)
-            conversation.traces.insert(0, trace)
+            conversation.traces = (trace, *_without(conversation.traces, trace))
 
     def sort_alike(self) -> None:
         """Put the turns with the same prompt in order, after traces were added out of it."""
-        for alike in self._by_prompt.values():
+        for prompt_hash, alike in self._by_prompt.items():
             if len(alike) > 1:
-                alike.sort(key=lambda trace: trace.order)
+                self._by_prompt[prompt_hash] = tuple(sorted(alike, key=lambda trace: trace.order))
 
     def recognise(
         self,
@@ -131,7 +131,7 @@ class ConversationStore:
         """Reserve the pods for a conversation that has none yet, so that its next request goes there too."""
         if conversation.turn == 0 and conversation.decode is None:
             conversation.prefill, conversation.decode = prefill, decode
-            conversation.homes = (decode,)
+            conversation.homes = _only(decode)
 
     def fail(self, conversation: Conversation) -> None:
         """A request of this conversation ended badly: nothing is learned, a conversation of nothing is dropped."""
@@ -147,8 +147,8 @@ class ConversationStore:
         conversation.turn = max(conversation.turn, recognition.turn)
         conversation.prefill = result.prefill or conversation.prefill
         conversation.decode, conversation.epoch = result.decode, result.epoch
-        others = (url for url in conversation.homes if url != result.decode)
-        conversation.homes = (result.decode, *others)[:MAX_HOMES]
+        others = [url for url in conversation.homes if url != result.decode]
+        conversation.homes = (result.decode, *others)[:MAX_HOMES] if others else _only(result.decode)
         conversation.context_tokens = result.prompt_tokens if result.reasoned else total
         conversation.last_route = result.route
         conversation.prompt_bytes, conversation.prompt_tokens = result.prompt_bytes, result.prompt_tokens
@@ -156,7 +156,7 @@ class ConversationStore:
             conversation.recent_outputs = add_recent(conversation.recent_outputs, result.output_tokens)
         if chain is None or self._by_key.get(conversation.key) is not conversation:
             return
-        for trace in conversation.traces.copy():
+        for trace in conversation.traces:
             if trace.prompt_hash == chain.whole and trace.reply_head == result.reply_head:
                 self._remove_trace(trace)
         if len(conversation.traces) >= MAX_TRACES:
@@ -233,7 +233,7 @@ class ConversationStore:
             return self._extend(chain, length, traces, fresh_key, now_s)
         return None
 
-    def _repeat(self, traces: list[Trace], fresh_key: bytes, now_s: float) -> Recognition:
+    def _repeat(self, traces: Sequence[Trace], fresh_key: bytes, now_s: float) -> Recognition:
         trace = traces[-1]
         conversation = trace.conversation
         if _is_free_end(trace) and all(each.conversation is conversation for each in traces):
@@ -241,7 +241,9 @@ class ConversationStore:
             return Recognition(conversation, Kind.REPEAT, trace.turn, trace.prompt_tokens)
         return self._branch(conversation, trace.turn, trace.prompt_tokens, fresh_key, now_s)
 
-    def _extend(self, chain: Chain, length: int, traces: list[Trace], fresh_key: bytes, now_s: float) -> Recognition:
+    def _extend(
+        self, chain: Chain, length: int, traces: Sequence[Trace], fresh_key: bytes, now_s: float
+    ) -> Recognition:
         fitting = [trace for trace in reversed(traces) if _goes_on(trace, chain, length)]
         for trace in fitting:
             conversation = trace.conversation
@@ -290,16 +292,15 @@ class ConversationStore:
             del self._by_key[conversation.key]
             if self.on_forget is not None:
                 self.on_forget(conversation.key)
-        for trace in list(conversation.traces):
+        for trace in conversation.traces:
             self._remove_trace(trace)
         self._links.forget(conversation)
 
     def _add_trace(self, trace: Trace) -> None:
         trace.order = trace.order or self._last_order + 1
         self._last_order = max(self._last_order, trace.order)
-        trace.conversation.traces.append(trace)
-        alike = self._by_prompt.setdefault(trace.prompt_hash, [])
-        alike.append(trace)
+        trace.conversation.traces = (*trace.conversation.traces, trace)
+        alike = self._by_prompt[trace.prompt_hash] = (*self._by_prompt.get(trace.prompt_hash, ()), trace)
         if trace.joint is not None:
             block, offset = trace.joint
             offsets = self._lengths.setdefault(block, {})
@@ -308,8 +309,12 @@ class ConversationStore:
             self._remove_trace(alike[0])
 
     def _remove_trace(self, trace: Trace) -> None:
-        trace.conversation.traces.remove(trace)
-        _drop(self._by_prompt, trace.prompt_hash, trace)
+        trace.conversation.traces = _without(trace.conversation.traces, trace)
+        alike = _without(self._by_prompt[trace.prompt_hash], trace)
+        if alike:
+            self._by_prompt[trace.prompt_hash] = alike
+        else:
+            del self._by_prompt[trace.prompt_hash]
         if trace.joint is not None:
             block, offset = trace.joint
             offsets = self._lengths[block]
@@ -336,8 +341,11 @@ def _is_free_end(trace: Trace) -> bool:
     return conversation.traces[-1] is trace and conversation.pending == 0 and not trace.continued
 
 
-def _drop(index: dict[bytes, list[Trace]], key: bytes, trace: Trace) -> None:
-    traces = index[key]
-    traces.remove(trace)
-    if not traces:
-        del index[key]
+def _without(traces: tuple[Trace, ...], trace: Trace) -> tuple[Trace, ...]:
+    return tuple(each for each in traces if each is not trace)
+
+
+@lru_cache(maxsize=1024)
+def _only(url: str) -> tuple[str]:
+    """That pod alone: one tuple for all conversations of which it holds everything."""
+    return (url,)

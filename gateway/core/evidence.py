@@ -21,8 +21,8 @@ Floats = npt.NDArray[np.float64]
 class Stratum:
     """Times of both sides for requests that can be compared, one per conversation."""
 
-    canary: Floats
-    baseline: Floats
+    canary: Sequence[float] | Floats
+    baseline: Sequence[float] | Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,9 @@ def exceedances(strata: Sequence[Stratum], quantile: float, margin: float) -> Ex
         if not n_canary or not n_baseline:
             continue
         rank = max(1, math.floor((1 - quantile) * (n_baseline + 1)))
-        threshold = float(np.partition(stratum.baseline, n_baseline - rank)[n_baseline - rank]) * (1 + margin)
-        above += int(np.count_nonzero(stratum.canary > threshold))
+        ordered = np.partition(np.asarray(stratum.baseline), n_baseline - rank)
+        threshold = float(ordered[n_baseline - rank]) * (1 + margin)
+        above += int(np.count_nonzero(np.asarray(stratum.canary) > threshold))
         expected += n_canary * rank / (n_baseline + 1)
         laws.append((n_canary, n_baseline, rank))
     return Exceedances(

@@ -7,18 +7,20 @@ chance put on either side; their turns are not independent of each other.
 Each look makes three tests (`evidence`): share of conversations that met a failure, times to first token, times per
 token. The probability of a false alarm that the operator allows per day is divided evenly among all tests of all looks
 of a day and of all workers (Bonferroni), so it holds whatever the looks have to do with each other.
+
+`evidence` needs NumPy (12 MB), so it is loaded by the first look, which most gateways never take.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gateway.core.evidence import Exceedances, Failures, Stratum, exceedances, failures
+if TYPE_CHECKING:
+    from gateway.core.evidence import Exceedances, Failures
 
 SIZES = (1024, 4096, 16384)
 """Prompts of fewer tokens than this are of one size, then of the next."""
@@ -121,9 +123,10 @@ class _Pair:
         for side in self.sides:
             side.drop_until(since_s)
 
-    def stratum(self) -> Stratum:
-        baseline, canary = (np.fromiter(side.values(), np.float64, len(side)) for side in self.sides)
-        return Stratum(canary, baseline)
+    def values(self) -> tuple[list[float], list[float]]:
+        """Of both sides."""
+        baseline, canary = self.sides
+        return list(baseline.values()), list(canary.values())
 
 
 class Guard:
@@ -163,25 +166,27 @@ class Guard:
 
     def steps(self, now_s: float) -> Iterator[None]:
         """A look in pieces of some milliseconds, between which others may run; `findings` has it in the end."""
+        from gateway.core import evidence
+
         settings = self.settings
         since_s = now_s - settings.window_s
         self._failures.level(since_s)
         yield
-        stratum = self._failures.stratum()
-        counts = (int(stratum.canary.sum()), len(stratum.canary), int(stratum.baseline.sum()), len(stratum.baseline))
+        baseline, canary = self._failures.values()
+        counts = (int(sum(canary)), len(canary), int(sum(baseline)), len(baseline))
         yield
-        failed = failures(*counts, settings.error_margin, self._alpha)
-        ttft = yield from self._times(self._ttft, since_s)
-        tpot = yield from self._times(self._tpot, since_s)
+        failed = evidence.failures(*counts, settings.error_margin, self._alpha)
+        times = []
+        for pairs in (self._ttft, self._tpot):
+            strata = []
+            for pair in list(pairs.values()):
+                pair.level(since_s)
+                baseline, canary = pair.values()
+                strata.append(evidence.Stratum(canary, baseline))
+                yield
+            times.append(evidence.exceedances(strata, settings.quantile, settings.latency_margin))
+        ttft, tpot = times
         self.findings = Findings(failed, ttft, tpot, self._alpha, self._verdict(failed, ttft, tpot))
-
-    def _times(self, pairs: dict[tuple[bool, int], _Pair], since_s: float) -> Generator[None, None, Exceedances]:
-        strata = []
-        for pair in list(pairs.values()):
-            pair.level(since_s)
-            strata.append(pair.stratum())
-            yield
-        return exceedances(strata, self.settings.quantile, self.settings.latency_margin)
 
     def _verdict(self, failed: Failures, ttft: Exceedances, tpot: Exceedances) -> str | None:
         settings, found = self.settings, []

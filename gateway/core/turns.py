@@ -1,6 +1,8 @@
 """What is known of conversations, and how a request relates to it.
 
-Rule of this room: records only; who makes and changes them is `conversations`.
+Rule of this room: records only; who makes and changes them is `conversations`. There are hundreds of thousands of them,
+so the garbage collector does not walk them (`gc=False`): a conversation and its traces point at each other, and it is
+freed because whoever forgets it takes its traces away.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import enum
 import msgspec
 
 
-class Trace(msgspec.Struct, eq=False):
+class Trace(msgspec.Struct, eq=False, gc=False):
     """One finished turn, findable by the hash of its prompt.
 
     prompt_tokens, total_tokens: of that turn, as the pod counted them (total includes the reply).
@@ -34,7 +36,7 @@ class Trace(msgspec.Struct, eq=False):
     thought: int = -1
 
 
-class Conversation(msgspec.Struct, eq=False):
+class Conversation(msgspec.Struct, eq=False, gc=False):
     """One conversation.
 
     key: 16 bytes; sent to the pods as X-Session-ID in hex.
@@ -65,7 +67,7 @@ class Conversation(msgspec.Struct, eq=False):
     prompt_bytes: int = 0
     prompt_tokens: int = 0
     responses: tuple[bytes, ...] = ()
-    traces: list[Trace] = msgspec.field(default_factory=list)
+    traces: tuple[Trace, ...] = ()
 
 
 class Kind(enum.StrEnum):

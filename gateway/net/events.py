@@ -1,4 +1,4 @@
-"""Listening to the pods' KV events (ZMQ) and keeping the views of their caches.
+"""Which pods publish KV events, and a turn of the loop for each that has some.
 
 Rule of this room: events share the event loop with requests, so they get it in slices. Nothing here raises into a
 request: a pod that cannot be heard has no view, and the ledger answers for it.
@@ -7,244 +7,30 @@ request: a pod that cannot be heard has no view, and the ledger answers for it.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from gateway.core.pods import Pod
-from gateway.core.views import Arrival, RankView
 from gateway.net.parts import Parts
 from gateway.net.records import IdleObserver
 from gateway.net.upstream import PodFault
-from gateway.wire.kv_events import (
-    BadEventError,
-    BlockRemoved,
-    BlockStored,
-    Event,
-    EventSource,
-    read_batch,
-    read_sequence,
-    read_sources,
-    short_hash,
-    write_sequence,
-)
+from gateway.wire.kv_events import BadEventError, EventSource, read_sources
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+
+    from gateway.net.listener import Listener
 
 SLICE_S = 0.0003
 """Time for events per turn of the loop; one event more may begin before it is over."""
 
-REPLAY_S = 2.0
-"""For one answer to a replay request."""
-
-REPLAY_ROUNDS = 8
 ASK_AGAIN_S = 5.0
 """After a pod that is up could not be asked where it publishes."""
-
-WAITING_BATCHES = 20_000
-"""Live batches kept while a replay runs."""
-
-RCVHWM = 200_000
-KEY_BYTES = 16
-
-
-class Listener:
-    """One DP rank of one pod: its socket, its view, and what waits to be applied."""
-
-    def __init__(self, pod: Pod, rank: int, source: EventSource, context: zmq.asyncio.Context, parts: Parts) -> None:
-        self.pod = pod
-        self.rank = rank
-        self.source = source
-        self._parts = parts
-        self._context = context
-        self._socket = zmq.Context(context).socket(zmq.SUB)
-        self._socket.set_hwm(RCVHWM)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        self._socket.subscribe(source.topic)
-        self._socket.connect(source.endpoint)
-        self.descriptor = int(self._socket.getsockopt(zmq.FD))
-        self._waiting: deque[tuple[int, bytes]] = deque(maxlen=WAITING_BATCHES)
-        self._replay: asyncio.Task[None] | None = None
-        self._now: Iterator[None] | None = None
-
-    @property
-    def view(self) -> RankView:
-        return self._parts.residency.view(self.pod, self.rank)
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self._replay is not None:
-            self._replay.cancel()
-        self._socket.close()
-
-    def catch_up(self) -> None:
-        """Ask for everything that is still to be had."""
-        if self.source.replay_endpoint and (self._replay is None or self._replay.done()):
-            self._replay = asyncio.ensure_future(self._ask_again(self.source.replay_endpoint))
-
-    def work(self, until: float) -> bool:
-        """Take and apply messages until that time; True when more may be there."""
-        while time.perf_counter() < until:
-            if self._now is None:
-                message = self._receive()
-                if message is None:
-                    return False
-                self._now = self._live(*message)
-            try:
-                next(self._now)
-            except StopIteration:
-                self._now = None
-        return True
-
-    def _receive(self) -> tuple[int, bytes] | None:
-        while True:
-            try:
-                frames: list[bytes] = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-            try:
-                return read_sequence(frames[-2]), frames[-1]
-            except (BadEventError, IndexError):
-                self._parts.observer.fault("bad_kv_event", self.pod.url, "", "a message without a sequence number")
-
-    def _live(self, sequence: int, payload: bytes) -> Iterator[None]:
-        if self._replay is not None and not self._replay.done():
-            self._waiting.append((sequence, payload))
-            return
-        view = self.view
-        arrival = view.arrival(sequence)
-        if arrival is Arrival.RESTART:
-            arrival = self._began_anew(sequence)
-        if arrival is Arrival.GAP:
-            if self.source.replay_endpoint:
-                view.postpone(sequence)
-                self._waiting.append((sequence, payload))
-                self.catch_up()
-                return
-            self._lose(view, sequence)
-        if arrival is not Arrival.OLD:
-            yield from self._apply(view, sequence, payload)
-            view.lag_s = max(0.0, time.time() - view.last_event_s)
-
-    def _began_anew(self, sequence: int) -> Arrival:
-        """The publisher counts from the beginning again: the pod is another process."""
-        self._parts.restarted(self.pod, "its KV events began anew")
-        self.view.restart()
-        return self.view.arrival(sequence)
-
-    def _apply(self, view: RankView, sequence: int, payload: bytes) -> Iterator[None]:
-        try:
-            batch = read_batch(payload)
-        except BadEventError as error:
-            self._parts.observer.fault("bad_kv_event", self.pod.url, "", str(error))
-            view.lose(sequence + 1)
-            return
-        view.heard_batch(sequence, batch.ts)
-        for event in batch.events:
-            apply_event(view, event)
-            yield
-
-    def _lose(self, view: RankView, next_sequence: int) -> None:
-        first = not view.heard
-        view.lose(next_sequence)
-        if not first:
-            self._parts.observer.fault(
-                "kv_events_lost", self.pod.url, "", f"events before {next_sequence} cannot be had any more"
-            )
-
-    async def _ask_again(self, endpoint: str) -> None:
-        """Replay from the first missing sequence number, then what came in meanwhile."""
-        socket = self._context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.set_hwm(0)
-        try:
-            socket.connect(endpoint)
-            for _ in range(REPLAY_ROUNDS):
-                if await self._take_replay(socket):
-                    break
-        except (TimeoutError, zmq.ZMQError, BadEventError, IndexError) as error:
-            self._parts.observer.fault("kv_replay", self.pod.url, "", type(error).__name__)
-        finally:
-            socket.close()
-        await self._take_waiting()
-
-    async def _take_replay(self, socket: zmq.asyncio.Socket) -> bool:
-        """One round; False when it brought something but not all, and the rest may be asked for again.
-
-        vLLM's socket drops what a reader does not fetch fast enough, without a word, so all is read first.
-        """
-        view = self.view
-        start = view.next_sequence
-        batches: list[tuple[int, bytes]] = []
-        async with asyncio.timeout(REPLAY_S):
-            await socket.send_multipart([b"", write_sequence(start)])
-            while (frames := await socket.recv_multipart()) and (sequence := read_sequence(frames[-2])) >= 0:
-                batches.append((sequence, frames[-1]))
-        if start == 0 and not view.heard and not batches:
-            view.complete = True
-        for sequence, payload in batches:
-            if sequence < view.next_sequence:
-                continue
-            if not view.replayed_from(sequence):
-                if view.next_sequence > start:
-                    return False
-                self._lose(view, sequence)
-            await self._apply_slowly(view, sequence, payload)
-        return True
-
-    async def _take_waiting(self) -> None:
-        view = self.view
-        while self._waiting:
-            sequence, payload = self._waiting.popleft()
-            arrival = view.arrival(sequence)
-            if arrival is Arrival.OLD:
-                continue
-            if arrival is Arrival.RESTART:
-                arrival = self._began_anew(sequence)
-            if arrival is Arrival.GAP:
-                self._lose(view, sequence)
-            await self._apply_slowly(view, sequence, payload)
-
-    async def _apply_slowly(self, view: RankView, sequence: int, payload: bytes) -> None:
-        until = time.perf_counter() + SLICE_S
-        for _ in self._apply(view, sequence, payload):
-            if time.perf_counter() > until:
-                await asyncio.sleep(0)
-                until = time.perf_counter() + SLICE_S
-
-
-def apply_event(view: RankView, event: Event) -> None:
-    """One event into a view."""
-    if isinstance(event, BlockStored):
-        parent = event.parent_block_hash
-        view.stored(
-            _key(event.session_id),
-            None if parent is None else short_hash(parent),
-            [short_hash(block) for block in event.block_hashes],
-            event.block_size,
-            event.medium,
-            event.group_idx,
-            event.kv_cache_spec_kind,
-            event.kv_cache_spec_sliding_window,
-        )
-    elif isinstance(event, BlockRemoved):
-        view.removed([short_hash(block) for block in event.block_hashes], event.medium, event.group_idx)
-    else:
-        view.cleared()
-
-
-def _key(session_id: str | None) -> bytes | None:
-    """A conversation's key from the session id that this gateway sent; None for others' sessions."""
-    if session_id is None or len(session_id) != 2 * KEY_BYTES:
-        return None
-    try:
-        return bytes.fromhex(session_id)
-    except ValueError:
-        return None
 
 
 class EventSubscriber(IdleObserver):
@@ -256,7 +42,7 @@ class EventSubscriber(IdleObserver):
     def __init__(self, parts: Parts, endpoints: dict[str, EventSource] | None = None) -> None:
         self._parts = parts
         self._endpoints = endpoints or {}
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.asyncio.Context | None = None
         self._listeners: dict[tuple[str, int], Listener] = {}
         self._ready: deque[Listener] = deque()
         self._pumping = False
@@ -275,7 +61,8 @@ class EventSubscriber(IdleObserver):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for key in list(self._listeners):
             self._close(key)
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     def pod_changed(self, pod: str, role: str, up: bool, detail: str) -> None:
         found = self._parts.fleet.get(pod)
@@ -304,6 +91,8 @@ class EventSubscriber(IdleObserver):
             await asyncio.sleep(ASK_AGAIN_S)
             if not pod.up:
                 return
+        if sources:
+            await asyncio.to_thread(importlib.import_module, "gateway.net.listener")  # takes 20 ms, the first time
         for key in [key for key in self._listeners if key[0] == pod.url and key[1] not in sources]:
             self._close(key)
         if not sources:
@@ -338,7 +127,13 @@ class EventSubscriber(IdleObserver):
         return {rank: at_host(source, host) for rank, source in found.items()}
 
     def _listen(self, pod: Pod, rank: int, source: EventSource) -> Listener:
-        listener = Listener(pod, rank, source, self._context, self._parts)
+        import zmq.asyncio
+
+        from gateway.net.listener import Listener
+
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+        listener = Listener(pod, rank, source, self._context, self._parts, SLICE_S)
         self._listeners[pod.url, rank] = listener
         self._parts.residency.view(pod, rank)
         asyncio.get_running_loop().add_reader(listener.descriptor, self._readable, listener)

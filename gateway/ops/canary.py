@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import tempfile
 import time
@@ -82,6 +83,7 @@ class CanaryKeeper(IdleObserver):
         """One look of the guard, in pieces; stops the canary where it must. None when there is nothing to compare."""
         if not self.canary.compares:
             return None
+        await asyncio.to_thread(importlib.import_module, "gateway.core.evidence")  # NumPy: 0.1 s, the first time
         for _ in self.guard.steps(time.monotonic()):
             await asyncio.sleep(0)
         found = self.guard.findings

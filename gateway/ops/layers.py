@@ -5,7 +5,6 @@ Rule of this room: an unknown key ends here, in one line that names it and its s
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Set
@@ -84,6 +83,8 @@ def _known(key: str, source: str) -> str:
 def _hint(name: str, known: Mapping[str, object]) -> str:
     if name in RENAMED:
         return f" (it is now called {RENAMED[name]})"
+    import difflib  # for those who mistype only
+
     close = difflib.get_close_matches(name, known, n=1)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -42,10 +42,12 @@ class Desk:
     ) -> None:
         self.store.finish(recognition, chain, result(reply, **more))
 
-    def turn(self, chain: Chain | None, reply: str | None = "hello", name: str | None = None) -> Recognition:
+    def turn(
+        self, chain: Chain | None, reply: str | None = "hello", name: str | None = None, **more: Unpack[Left]
+    ) -> Recognition:
         """A request and its answer."""
         recognition = self.ask(chain, name)
-        self.answer(recognition, chain, reply)
+        self.answer(recognition, chain, reply, **more)
         return recognition
 
     def assert_nothing_is_left(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from gateway.core import conversations
 from gateway.core.chains import Chain
 from gateway.core.conversations import ConversationStore, Kind
@@ -143,3 +146,32 @@ def test_looking_up_a_conversation_does_not_keep_it_alive() -> None:
     desk.turn(chat("u:other"))
     assert desk.store.get(first.conversation.key) is None
     desk.assert_nothing_is_left()
+
+
+class Watched(str):
+    """A pod's URL whose end can be seen, and with it that of the conversation that has it."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_what_is_forgotten_is_freed_though_the_garbage_collector_does_not_know_it() -> None:
+    desk = Desk(ConversationStore(10, 60.0))
+    watched: list[weakref.ref[Watched]] = []
+
+    def turn(*messages: str) -> None:
+        url = Watched("http://p")
+        watched.append(weakref.ref(url))
+        desk.turn(chat(*messages), messages[-1], prefill=url)
+
+    gc.disable()  # it must not be needed
+    try:
+        for number in range(50):
+            turn("u:hi")
+            turn("u:hi", "a:u:hi", f"u:{number}")
+            turn("u:hi", "a:of old", f"u:{number}")
+        alive = [each for each in watched if each() is not None]
+        assert 0 < len(alive) <= 10
+        desk.assert_nothing_is_left()
+        assert [each for each in alive if each() is not None] == []
+    finally:
+        gc.enable()

@@ -10,8 +10,8 @@ import numpy as np
 
 from lut.axes import Axes
 from lut.cell import FIELDS, UNKNOWN_CI, Arm, Cell, Route
-from lut.lookup import FloatArray, table_shape
-from lut.publish import Draft, DraftTable, write_table_set
+from lut.lookup import table_shape
+from lut.publish import Draft, DraftTable, FloatArray, write_table_set
 from lut.raw import Located, RawPoint
 from lut.tableset import TableSet
 

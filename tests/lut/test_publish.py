@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from lut import publish
-from lut.lookup import FloatArray
-from lut.publish import Draft, DraftTable, write_table_set
+from lut.publish import Draft, DraftTable, FloatArray, write_table_set
 from lut.table import TableError, TableSet
 from tests.lut.examples import BOTH, draft, numbered, written
 

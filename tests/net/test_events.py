@@ -13,7 +13,7 @@ from gateway.core.conversations import ConversationStore
 from gateway.core.pods import Fleet, Pod, Role
 from gateway.core.policies import AlwaysLocal
 from gateway.core.views import RankView
-from gateway.net import events
+from gateway.net import listener
 from gateway.net.events import EventSubscriber, at_host
 from gateway.net.parts import Parts
 from gateway.net.records import IdleObserver
@@ -193,7 +193,7 @@ async def test_a_restart_found_elsewhere_empties_the_view_and_the_next_event_fil
 
 
 async def test_a_restart_in_the_middle_of_a_replay_is_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "REPLAY_S", 0.3)
+    monkeypatch.setattr(listener, "REPLAY_S", 0.3)
     async with Publisher() as publisher, listening(publisher) as here:
         await publisher.publish(stored(A, None, [1, 2]))
         await until(lambda: here.tokens() == 32)
