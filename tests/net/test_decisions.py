@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,13 @@ async def test_the_assignment_is_of_the_pods_that_are_up_now(tmp_path: Path) -> 
 
 
 async def until_exchanged(w: World, result: str, count: int) -> None:
-    """Order a look at the directory and wait until the metric says what came of it."""
+    """Order a look at the directory and wait until the metric says what came of it: so often, or once more where the
+    keeper had just looked of its own accord."""
     assert w.keeper is not None
     w.keeper.reload()
-    line = f'ppd_table_changes_total{{result="{result}"}} {count}.0'
+    wanted = rf'ppd_table_changes_total\{{result="{result}"\}} ({count}|{count + 1})\.0'
     async with asyncio.timeout(30):
-        while line not in (await w.get("/metrics")).body.decode():  # noqa: ASYNC110
+        while not re.search(wanted, (await w.get("/metrics")).body.decode()):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -123,14 +125,16 @@ async def test_a_bad_set_is_refused_and_the_old_one_stays(
             fresh.write_bytes(path.read_bytes()[:-4])
             fresh.rename(path)
         elif harm == "foreign":
-            (directory / "manifest.json").write_text('{"format": "something else"}')
+            fresh = tmp_path / "foreign.json"
+            fresh.write_text('{"format": "something else"}')
+            fresh.rename(directory / "manifest.json")
         else:
             shutil.rmtree(directory)
         await until_exchanged(w, "refused", 1)
         assert (await second_turn(w)).headers["x-ppd-route"] == "local"
         refusals = [record for record in caplog.records if "refused" in record.getMessage()]
-        assert len(refusals) == 1
-        assert str(directory) in refusals[0].getMessage()
+        assert len(refusals) in (1, 2)
+        assert all(str(directory) in refusal.getMessage() for refusal in refusals)
 
 
 async def test_metrics_tell_which_table_is_in_use(tmp_path: Path) -> None:
