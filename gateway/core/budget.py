@@ -25,6 +25,7 @@ class RetryBudget:
         self._share = share
         self._floor = floor
         self._slices: deque[tuple[int, list[int]]] = deque()
+        self._last = -1
         self._requests = 0
         self._retries = 0
         self.allowed = 0
@@ -48,7 +49,8 @@ class RetryBudget:
 
     def _slice(self, now_s: float) -> list[int]:
         number = int(now_s / _SLICE_S)
-        if not self._slices or self._slices[-1][0] < number:
+        if number > self._last:
+            self._last = number
             self._slices.append((number, [0, 0]))
             oldest = number - int(WINDOW_S / _SLICE_S)
             while self._slices[0][0] <= oldest:

@@ -83,6 +83,8 @@ class MessageChain:
     thoughts: the answers that came back with their reasoning.
     """
 
+    __slots__ = ("_answers", "_hashes", "_reply_heads", "_thoughts", "has_replies", "length", "whole")
+
     def __init__(
         self,
         root: bytes,
@@ -91,30 +93,30 @@ class MessageChain:
         answers: Sequence[bool] | None = None,
         thoughts: Collection[int] = (),
     ) -> None:
-        hashes = []
+        digest_of, hashes = xxhash.xxh3_128_digest, []
         current = root
         for digest in digests:
-            current = xxhash.xxh3_128_digest(current + digest)
+            current = digest_of(current + digest)
             hashes.append(current)
+        if answers is None:
+            answers = [head is not None for head in reply_heads]
         self._hashes = hashes
         self._reply_heads = reply_heads
-        self._answers = [head is not None for head in reply_heads] if answers is None else answers
+        self._answers = answers
         self._thoughts = thoughts
         self.whole = current
         self.length = len(hashes)
-        self.has_replies = any(self._answers)
+        self.has_replies = True in answers
 
     def prefixes(self, lengths: Lengths) -> Iterator[tuple[int, bytes]]:
-        hashes = self._hashes
-        for length in range(len(hashes), 0, -1):
-            yield length, hashes[length - 1]
+        return zip(range(self.length, 0, -1), reversed(self._hashes), strict=True)
 
     def reply_follows(self, length: int, head: bytes) -> bool:
         return length < self.length and self._reply_heads[length] == head
 
     @property
     def thought(self) -> int:
-        return min(self._thoughts, default=-1)
+        return min(self._thoughts) if self._thoughts else -1
 
     def prefix(self, length: int) -> bytes:
         return self._hashes[length - 1]

@@ -85,6 +85,9 @@ class ConversationStore:
             if oldest:
                 return
             self._remove_trace(conversation.traces[0])
+        if not trace.order:
+            trace.order = self._last_order + 1
+        self._last_order = max(self._last_order, trace.order)
         self._add_trace(trace)
         if oldest and trace in conversation.traces:
             conversation.traces = (trace, *_without(conversation.traces, trace))
@@ -141,38 +144,35 @@ class ConversationStore:
 
     def finish(self, recognition: Recognition, chain: Chain | None, result: TurnResult) -> None:
         """A request ended well: the turn counts, and its prompt can be found again."""
-        conversation = recognition.conversation
+        conversation, turn = recognition.conversation, recognition.turn
         conversation.pending -= 1
-        total = result.prompt_tokens + result.output_tokens
-        conversation.turn = max(conversation.turn, recognition.turn)
-        conversation.prefill = result.prefill or conversation.prefill
-        conversation.decode, conversation.epoch = result.decode, result.epoch
-        others = [url for url in conversation.homes if url != result.decode]
-        conversation.homes = (result.decode, *others)[:MAX_HOMES] if others else _only(result.decode)
-        conversation.context_tokens = result.prompt_tokens if result.reasoned else total
+        decode, prompt_tokens, output_tokens = result.decode, result.prompt_tokens, result.output_tokens
+        reasoned, total = result.reasoned, prompt_tokens + output_tokens
+        if turn > conversation.turn:
+            conversation.turn = turn
+        if result.prefill:
+            conversation.prefill = result.prefill
+        conversation.decode, conversation.epoch = decode, result.epoch
+        homes = conversation.homes
+        if not homes or homes[0] is not decode:  # not "!=": all share the pod's own word
+            conversation.homes = _moved(homes, decode)
+        conversation.context_tokens = prompt_tokens if reasoned else total
         conversation.last_route = result.route
-        conversation.prompt_bytes, conversation.prompt_tokens = result.prompt_bytes, result.prompt_tokens
-        if result.output_tokens:
-            conversation.recent_outputs = add_recent(conversation.recent_outputs, result.output_tokens)
+        conversation.prompt_bytes, conversation.prompt_tokens = result.prompt_bytes, prompt_tokens
+        if output_tokens:
+            conversation.recent_outputs = add_recent(conversation.recent_outputs, output_tokens)
         if chain is None or self._by_key.get(conversation.key) is not conversation:
             return
-        for trace in conversation.traces:
-            if trace.prompt_hash == chain.whole and trace.reply_head == result.reply_head:
+        whole, reply_head = chain.whole, result.reply_head
+        for trace in self._by_prompt.get(whole, ()):
+            if trace.conversation is conversation and trace.reply_head == reply_head:
                 self._remove_trace(trace)
         if len(conversation.traces) >= MAX_TRACES:
             self._remove_trace(conversation.traces[0])
+        joint, thought = chain.joint(), chain.thought
+        self._last_order = order = self._last_order + 1
         self._add_trace(
-            Trace(
-                conversation,
-                recognition.turn,
-                chain.whole,
-                chain.joint(),
-                result.prompt_tokens,
-                total,
-                result.reply_head,
-                reasoned=result.reasoned,
-                thought=chain.thought,
-            )
+            Trace(conversation, turn, whole, joint, prompt_tokens, total, reply_head, order, False, reasoned, thought)
         )
 
     def link(self, conversation: Conversation, root: bytes, response_id: str) -> None:
@@ -222,8 +222,9 @@ class ConversationStore:
         return trace.prompt_tokens
 
     def _by_chain(self, chain: Chain, fresh_key: bytes, now_s: float) -> Recognition | None:
+        by_prompt = self._by_prompt
         for length, prompt_hash in chain.prefixes(self._lengths):
-            traces = self._by_prompt.get(prompt_hash)
+            traces = by_prompt.get(prompt_hash)
             if not traces:
                 continue
             if length == chain.length:
@@ -297,10 +298,9 @@ class ConversationStore:
         self._links.forget(conversation)
 
     def _add_trace(self, trace: Trace) -> None:
-        trace.order = trace.order or self._last_order + 1
-        self._last_order = max(self._last_order, trace.order)
-        trace.conversation.traces = (*trace.conversation.traces, trace)
-        alike = self._by_prompt[trace.prompt_hash] = (*self._by_prompt.get(trace.prompt_hash, ()), trace)
+        conversation, prompt_hash = trace.conversation, trace.prompt_hash
+        conversation.traces = (*conversation.traces, trace)
+        alike = self._by_prompt[prompt_hash] = (*self._by_prompt.get(prompt_hash, ()), trace)
         if trace.joint is not None:
             block, offset = trace.joint
             offsets = self._lengths.setdefault(block, {})
@@ -341,8 +341,16 @@ def _is_free_end(trace: Trace) -> bool:
     return conversation.traces[-1] is trace and conversation.pending == 0 and not trace.continued
 
 
+def _moved(homes: tuple[str, ...], decode: str) -> tuple[str, ...]:
+    """The homes of a conversation whose last turn was on that pod."""
+    others = [url for url in homes if url != decode]
+    return (decode, *others)[:MAX_HOMES] if others else _only(decode)
+
+
 def _without(traces: tuple[Trace, ...], trace: Trace) -> tuple[Trace, ...]:
-    return tuple(each for each in traces if each is not trace)
+    """The others. A trace is equal to itself alone."""
+    at = traces.index(trace)
+    return traces[:at] + traces[at + 1 :]
 
 
 @lru_cache(maxsize=1024)

@@ -10,8 +10,8 @@ import msgspec
 from gateway.core.conversations import Conversation, Kind, Recognition
 from gateway.core.load import Load
 from gateway.core.placement import MOVE_RATIO, Costs, burden, cheapest, least_loaded
-from gateway.core.pods import Fleet, Pod, Role
-from gateway.core.policies import Choice, Policy, Route, TurnView
+from gateway.core.pods import DECODE, PREFILL, REPLICA, Fleet, Pod
+from gateway.core.policies import ROUTES, Choice, Policy, Route, TurnView
 from gateway.core.reasons import ReasonClass
 from gateway.core.residency import Residency, Source
 from gateway.core.weights import BALANCED, Weights
@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True):
 
     def full(self, pod: Pod) -> bool:
         """Whether a decode pod has as many requests, or tokens, as it may."""
-        if self.crowded(pod):
+        if self.decode_max_in_flight and self.crowded(pod):
             return True
         return 0 < self.decode_max_tokens < pod.load_tokens + self.prompt_tokens and pod.load_tokens > 0
 
@@ -92,36 +92,37 @@ def decide(
 ) -> Plan | None:
     """Plan one request; None when no pod is up that could answer."""
     conversation = recognition.conversation
-    keeper = fleet.get(request.only)
+    keeper = None if request.only is None else fleet.get(request.only)
     if keeper is not None and keeper.up:
-        route = Route.REPLICA if keeper.role is Role.REPLICA else Route.LOCAL
+        route = Route.REPLICA if keeper.role is REPLICA else Route.LOCAL
         reason = f"turn {recognition.turn}: what it goes on from is in the pod's memory"
         return Plan(route, None, keeper, reason, reason_class=ReasonClass.PINNED)
-    held = _held(recognition, fleet, residency)
+    held = _held(recognition, fleet, residency) if conversation.homes else None
     home = held.pod if held is not None else None
-    if home is not None and home.role is Role.REPLICA and not home.draining:
+    if home is not None and home.role is REPLICA and not home.draining:
         reason = f"turn {recognition.turn}: its replica holds the conversation"
         return Plan(Route.REPLICA, None, home, reason, reason_class=ReasonClass.REPLICA)
     if request.whole is not None:
         return _whole(request, conversation, fleet, home)
     loads = fleet.loads
     costs = None if loads is None else Costs(loads, request.weights, request.output_tokens, {})
-    turn = Turn(request, recognition, fleet, residency, costs)
+    turn = Turn(request, recognition, fleet, residency, costs, conversation.key)
     if held is None or recognition.turn < 2 or not _worth_keeping(turn, held):
         kept = home if home is not None and recognition.kind is not Kind.BRANCH and not home.draining else None
         return _fresh(turn, kept, *_why_fresh(turn, held))
-    if held.pod.role is Role.REPLICA or held.pod.draining:
+    if held.pod.role is REPLICA or held.pod.draining:
         return _move(turn, held, f"turn {recognition.turn}: {held.pod.url} is being drained", ReasonClass.DRAINING)
     if held.pod.direct_off is not None:
         reason = f"turn {recognition.turn}: nothing goes straight to {held.pod.url}: {held.pod.direct_off}"
         return _through_prefill(turn, held, reason, ReasonClass.DIRECT_OFF)
     choice = policy.choose(_view(turn, held))
     why = choice.reason_class
-    if choice.route is Route.READBACK:
-        plan = _readback(turn, held, held.pod, choice.reason, why, choice)
-        return plan or _through_prefill(turn, held, choice.reason, why, choice)
     if choice.route is not Route.LOCAL:
-        return _elsewhere(turn, held, choice) or _through_prefill(turn, held, choice.reason, why, choice)
+        if choice.route is Route.READBACK:
+            plan = _readback(turn, held, held.pod, choice.reason, why, choice)
+        else:
+            plan = _elsewhere(turn, held, choice)
+        return plan or _through_prefill(turn, held, choice.reason, why, choice)
     if request.full(held.pod):
         reason = f"{choice.reason}; but {held.pod.url} has {held.pod.in_flight} requests in flight"
         return _move(turn, held, reason, ReasonClass.FULL, choice)
@@ -132,21 +133,18 @@ def decide(
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What every step below needs. costs: what it costs where; None: pods are compared by tokens in flight alone."""
+    """What each step needs. costs: what it costs where, None where tokens in flight decide. key: the conversation's."""
 
     request: Request
     recognition: Recognition
     fleet: Fleet
     residency: Residency
     costs: Costs | None
-
-    @property
-    def key(self) -> bytes:
-        return self.recognition.conversation.key
+    key: bytes
 
     def new_on(self, pod: Pod) -> int:
         """Tokens of the prompt that the pod would have to compute."""
-        resident, shared = self.residency.of(pod, self.key).tokens, self.recognition.shared_tokens
+        resident, shared = self.residency.tokens(pod, self.key), self.recognition.shared_tokens
         new = self.request.prompt_tokens - (resident if resident < shared else shared)
         return new if new > 1 else 1
 
@@ -160,7 +158,7 @@ def _held(recognition: Recognition, fleet: Fleet, residency: Residency) -> Held 
         if pod is None or not fleet.admits(pod):
             continue
         found = residency.of(pod, conversation.key)
-        tokens = min(found.tokens, recognition.shared_tokens)
+        tokens = found.tokens if found.tokens < recognition.shared_tokens else recognition.shared_tokens
         if best is None or tokens > best.tokens:
             best = Held(pod, tokens, found.source, found.rank)
     return best
@@ -175,9 +173,9 @@ def _view(turn: Turn, held: Held) -> TurnView:
         output_tokens=request.output_tokens,
         rate=request.rate,
         assignment=turn.fleet.assignment,
-        last_route=None if last is None else Route(last),
+        last_route=None if last is None else ROUTES[last],
         weights=request.weights,
-        readback=request.readback and any(pod.reads_back is not False for pod in turn.fleet.up(Role.PREFILL)),
+        readback=request.readback and any(pod.reads_back is not False for pod in turn.fleet.up(PREFILL)),
         load=_load(turn, held),
         key=turn.key,
     )
@@ -197,9 +195,9 @@ def _worth_keeping(turn: Turn, held: Held) -> bool:
     """True when the pod's cache is expected to help this turn enough."""
     if turn.recognition.kind is Kind.BRANCH and held.tokens < MIN_BRANCH_SHARE * turn.request.prompt_tokens:
         return False
-    whole_blocks = _whole_blocks(turn, held)
     if turn.recognition.shared_tokens == 0:
         return False
+    whole_blocks = _whole_blocks(turn, held)
     if whole_blocks == 0:
         return held.pod.epoch == turn.recognition.conversation.epoch
     return 0 < held.tokens >= turn.request.min_resident_share * whole_blocks
@@ -235,25 +233,27 @@ def _why_fresh(turn: Turn, held: Held | None) -> tuple[str, ReasonClass]:
 
 def _whole(request: Request, conversation: Conversation, fleet: Fleet, home: Pod | None) -> Plan | None:
     kept = None if home is None or home.draining else home
-    pod = kept or least_loaded([*fleet.up(Role.DECODE), *fleet.up(Role.REPLICA)], conversation.key) or home
+    pod = kept or least_loaded([*fleet.up(DECODE), *fleet.up(REPLICA)], conversation.key) or home
     if pod is None:
         return None
-    route = Route.REPLICA if pod.role is Role.REPLICA else Route.LOCAL
+    route = Route.REPLICA if pod.role is REPLICA else Route.LOCAL
     reason = f"{request.whole} does not survive a hand-over: whole on one pod"
     return Plan(route, None, pod, reason, reason_class=ReasonClass.WHOLE)
 
 
 def _fresh(turn: Turn, home: Pod | None, reason: str, why: ReasonClass) -> Plan | None:
     """Place a conversation of which too little is resident: a P and D pair, or a replica if that is less loaded."""
-    fleet = turn.fleet
-    decode = home
-    if home is None or turn.request.full(home):
+    fleet, request = turn.fleet, turn.request
+    decode, replica = home, None
+    if home is None or request.full(home):
         decode = _calmest(turn, _with_room(turn))
-        if home is not None and (decode is None or turn.request.full(decode)):
-            decode = home
-    replica = None if home is not None else _calmest(turn, fleet.up(Role.REPLICA), whole=True)
-    if home is None and decode is not None and not fleet.fitting(fleet.up(Role.PREFILL), decode):
-        decode = _calmest(turn, _with_a_partner(turn)) or decode
+    if home is None:
+        replicas = fleet.up(REPLICA)
+        replica = _calmest(turn, replicas, whole=True) if replicas else None
+        if fleet.pairs.held and decode is not None and not fleet.fitting(fleet.up(PREFILL), decode):
+            decode = _calmest(turn, _with_a_partner(turn)) or decode
+    elif decode is None or request.full(decode):
+        decode = home
     prefill = _prefill_pod(turn, decode)
     if replica is not None and _prefers_replica(turn, replica, prefill, decode):
         reason = f"{reason}; the replica is the least loaded"
@@ -266,20 +266,21 @@ def _fresh(turn: Turn, home: Pod | None, reason: str, why: ReasonClass) -> Plan 
 
 
 def _without_prefill(turn: Turn, decode: Pod, reason: str) -> Plan:
-    lacking = "no prefill pod has handed over to it since a restart" if turn.fleet.up(Role.PREFILL) else NO_PREFILL_UP
+    lacking = "no prefill pod has handed over to it since a restart" if turn.fleet.up(PREFILL) else NO_PREFILL_UP
     return Plan(Route.LOCAL, None, decode, f"{reason}; {lacking}", reason_class=ReasonClass.NO_PREFILL)
 
 
 def _with_a_partner(turn: Turn) -> list[Pod]:
     """The decode pods with room that some prefill pod may hand over to."""
-    prefills = turn.fleet.up(Role.PREFILL)
+    prefills = turn.fleet.up(PREFILL)
     return [pod for pod in _with_room(turn) if turn.fleet.fitting(prefills, pod)]
 
 
 def _with_room(turn: Turn) -> list[Pod]:
     """The decode pods where a hand-over would not wait; where it would everywhere, those that may take it at all."""
-    up = turn.fleet.up(Role.DECODE)
-    free = [pod for pod in up if not turn.request.full(pod)] or up
+    free, request = turn.fleet.up(DECODE), turn.request
+    if request.decode_max_in_flight or request.decode_max_tokens:
+        free = [pod for pod in free if not request.full(pod)] or free
     return [pod for pod in free if pod.facts.waiting == 0] or free
 
 
@@ -296,8 +297,10 @@ def _calmest(turn: Turn, pods: list[Pod], *, whole: bool = False) -> Pod | None:
 def _elsewhere(turn: Turn, held: Held, choice: Choice) -> Plan | None:
     """A plan to move the conversation, where another decode pod is so much less busy that it pays; else None."""
     costs, request = turn.costs, turn.request
+    if costs is None:
+        return None
     new = max(1, request.prompt_tokens - held.tokens)
-    if costs is None or costs.whole(held.pod, new) <= MOVE_RATIO * costs.usual(held.pod, new):
+    if costs.whole(held.pod, new) <= MOVE_RATIO * costs.usual(held.pod, new):
         return None
     others = [pod for pod in _with_room(turn) if pod is not held.pod and pod.direct_off is None]
     other = _calmest(turn, others)
@@ -330,7 +333,9 @@ def _prefill_pod(turn: Turn, decode: Pod | None, *, reads_back: bool = False) ->
 
     decode: the pod that it hands over to. reads_back: only those that can read from another pod, as far as is known.
     """
-    pods = [pod for pod in turn.fleet.up(Role.PREFILL) if not reads_back or pod.reads_back is not False]
+    pods = turn.fleet.up(PREFILL)
+    if reads_back:
+        pods = [pod for pod in pods if pod.reads_back is not False]
     if decode is not None:
         pods = turn.fleet.fitting(pods, decode)
     costs = turn.costs
@@ -339,9 +344,13 @@ def _prefill_pod(turn: Turn, decode: Pod | None, *, reads_back: bool = False) ->
     if turn.recognition.turn < 2 or len(pods) < 2:
         return least_loaded(pods, turn.key)
 
+    residency, key = turn.residency, turn.key
+    prompt_tokens, shared = turn.request.prompt_tokens, turn.recognition.shared_tokens
+
     def tokens_before_answer(pod: Pod) -> int:
-        resident = min(turn.residency.of(pod, turn.key).tokens, turn.recognition.shared_tokens)
-        return burden(pod) + max(0, turn.request.prompt_tokens - resident)
+        resident = residency.tokens(pod, key)
+        new = prompt_tokens - (resident if resident < shared else shared)
+        return burden(pod) + (new if new > 0 else 0)
 
     return cheapest(pods, turn.key, tokens_before_answer)
 
@@ -364,23 +373,20 @@ def _readback(
 ) -> Plan | None:
     """P reads the history from where it lies; None when that cannot be, or when P has it already."""
     prefill = _prefill_pod(turn, answering, reads_back=True)
-    if not turn.request.readback or prefill is None or held.pod.role is Role.PREFILL:
+    if not turn.request.readback or prefill is None or held.pod.role is PREFILL:
         return None
-    if turn.residency.of(prefill, turn.key).tokens >= held.tokens:
+    if turn.residency.tokens(prefill, turn.key) >= held.tokens:
         return None
     return Plan(Route.READBACK, prefill, answering, reason, held.pod, held.tokens, None, why, choice)
 
 
 def _move(turn: Turn, held: Held, reason: str, why: ReasonClass, choice: Choice | None = None) -> Plan | None:
     """To another decode pod that has room, without computing the history again where that can be."""
-    others = [
-        pod
-        for pod in turn.fleet.up(Role.DECODE)
-        if pod is not held.pod and not turn.request.full(pod) and pod.direct_off is None
-    ]
+    up, full = turn.fleet.up(DECODE), turn.request.full
+    others = [pod for pod in up if pod is not held.pod and not full(pod) and pod.direct_off is None]
     other = _calmest(turn, others)
     if other is None:
-        if held.pod.role is Role.REPLICA:
+        if held.pod.role is REPLICA:
             reason = f"{reason}; no other pod can take it"
             return Plan(Route.REPLICA, None, held.pod, reason, reason_class=ReasonClass.REPLICA)
         return _through_prefill(turn, held, reason, why, choice)

@@ -20,17 +20,18 @@ class BytesPerToken:
 
     def tokens(self, model: str, body_bytes: int) -> int:
         """The expected prompt tokens of a body of that size (at least 1)."""
-        return max(1, round(body_bytes / self._ratio.get(model, START_BYTES_PER_TOKEN)))
+        return round(body_bytes / self._ratio.get(model, START_BYTES_PER_TOKEN)) or 1
 
     def learn(self, model: str, body_bytes: int, prompt_tokens: int) -> None:
         """A pod counted so many prompt tokens for a body of that size."""
         if prompt_tokens <= 0:
             return
-        if model not in self._ratio and len(self._ratio) >= self._max_models:
-            return
-        seen = body_bytes / prompt_tokens
-        before = self._ratio.get(model, START_BYTES_PER_TOKEN)
-        self._ratio[model] = before + _WEIGHT_OF_NEWS * (seen - before)
+        before = self._ratio.get(model)
+        if before is None:
+            if len(self._ratio) >= self._max_models:
+                return
+            before = START_BYTES_PER_TOKEN
+        self._ratio[model] = before + _WEIGHT_OF_NEWS * (body_bytes / prompt_tokens - before)
 
 
 def prompt_tokens(recognition: Recognition, model: str, prompt_bytes: int, sizes: BytesPerToken) -> int:
@@ -41,7 +42,7 @@ def prompt_tokens(recognition: Recognition, model: str, prompt_bytes: int, sizes
     known tokens on a few new ones. What is shared is known, and something is always new.
     """
     conversation, shared = recognition.conversation, recognition.shared_tokens
-    if recognition.kind is Kind.REPEAT and shared:
+    if shared and recognition.kind is Kind.REPEAT:
         return shared
     grown_bytes = prompt_bytes - conversation.prompt_bytes
     if conversation.prompt_bytes and grown_bytes > 0 and 0 < conversation.prompt_tokens <= shared:

@@ -8,7 +8,8 @@ with 500 to no third.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+
+import msgspec
 
 from gateway.core.decide import Plan
 from gateway.core.placement import least_loaded
@@ -30,8 +31,7 @@ class Leg(enum.StrEnum):
     ANSWER = "answer"
 
 
-@dataclass
-class Attempts:
+class Attempts(msgspec.Struct, eq=False):
     """What was tried for one request.
 
     handover_allowed: False for a request that must run whole on one pod.
@@ -42,9 +42,9 @@ class Attempts:
     handover_allowed: bool = True
     count: int = 1
     engine_errors: int = 0
-    failed_prefill: set[str] = field(default_factory=set)
-    failed_pair: set[str] = field(default_factory=set)
-    failed_alone: set[str] = field(default_factory=set)
+    failed_prefill: set[str] = msgspec.field(default_factory=set)
+    failed_pair: set[str] = msgspec.field(default_factory=set)
+    failed_alone: set[str] = msgspec.field(default_factory=set)
 
     def after(self, plan: Plan, leg: Leg, fault: str) -> Plan | None:
         """The next plan, or None when there is nothing left to try.

@@ -7,11 +7,11 @@ a request still makes something of does not end by itself, for D renews the leas
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
+class Waiting(msgspec.Struct, eq=False):
     """One hand-over. prefill: the pod's URL. in_use: a request still makes something of it."""
 
     prefill: str

@@ -51,9 +51,11 @@ class GhostCache:
 
     def used(self, session: bytes, tokens: int) -> None:
         """A request left so many tokens of this conversation in the cache: it is the most recent now."""
-        self._total += tokens - self._tokens.pop(session, 0)
-        self._tokens[session] = tokens
-        self._evict()
+        sessions, room = self._tokens, self.room_tokens
+        self._total = total = self._total + tokens - sessions.pop(session, 0)
+        sessions[session] = tokens
+        if room is not None and total > room:
+            self._evict()
 
     def saw(self, session: bytes, expected: int, cached: int, block_size: int) -> None:
         """The pod said how much it really had. Call before `used`."""

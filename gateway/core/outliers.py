@@ -6,7 +6,7 @@ never more than half of the pods of a role, or there would be nobody to compare 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
@@ -43,16 +43,17 @@ class Outliers:
     """Tell it what happened; `review` moves the weights."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._reviewed_at = 0.0
 
     def timed(self, pod: Pod, seconds: float, new_tokens: int, now_s: float) -> None:
         """A first token took so long, with so many tokens of its prompt to compute."""
-        self._of(pod).times.append((now_s, seconds / (max(0, new_tokens) + FIXED_TOKENS)))
+        tokens = new_tokens + FIXED_TOKENS if new_tokens > 0 else FIXED_TOKENS
+        self._seen[pod.url].times.append((now_s, seconds / tokens))
 
     def ended(self, pod: Pod, failed: bool, now_s: float) -> None:
         """A request ended there."""
-        self._of(pod).ends.append((now_s, failed))
+        self._seen[pod.url].ends.append((now_s, failed))
 
     def review(self, pods: Iterable[Pod], now_s: float) -> list[tuple[Pod, str]]:
         """Move the weights of the pods of one role, all of them up. Gives those that lose traffic from now on, and why.
@@ -87,7 +88,7 @@ class Outliers:
         pod.weight = 1.0
 
     def _far(self, pods: list[Pod], now_s: float) -> list[tuple[Pod, str]]:
-        seen = {pod.url: self._of(pod).since(now_s - WINDOW_S) for pod in pods}
+        seen = {pod.url: self._seen[pod.url].since(now_s - WINDOW_S) for pod in pods}
         paces = {url: median(times) for url, (times, _) in seen.items() if len(times) >= MIN_SAMPLES}
         rates = {url: sum(ends) / len(ends) for url, (_, ends) in seen.items() if len(ends) >= MIN_SAMPLES}
         found = []
@@ -99,12 +100,6 @@ class Outliers:
             elif rate > usual_rate + FAILING:
                 found.append((pod, f"{rate:.0%} of its requests fail, {usual_rate:.0%} of its peers'"))
         return found
-
-    def _of(self, pod: Pod) -> _Seen:
-        seen = self._seen.get(pod.url)
-        if seen is None:
-            seen = self._seen[pod.url] = _Seen()
-        return seen
 
 
 def _against(url: str, values: dict[str, float]) -> tuple[float, float]:

@@ -29,11 +29,11 @@ class RunningMedian:
 
     def add(self, value: int) -> None:
         """Take a value in, and the oldest out when the window is full."""
-        if len(self._order) == self._window:
-            oldest = self._order.popleft()
-            del self._sorted[bisect_left(self._sorted, oldest)]
-        self._order.append(value)
-        insort(self._sorted, value)
+        order, ordered = self._order, self._sorted
+        if len(order) == self._window:
+            del ordered[bisect_left(ordered, order.popleft())]
+        order.append(value)
+        insort(ordered, value)
 
     @property
     def median(self) -> int | None:
@@ -69,8 +69,8 @@ class OutputLengths:
         if exact and max_tokens is not None:
             return max(1, max_tokens)
         expected = self._median(recent, tenant)
-        if max_tokens is not None:
-            expected = min(expected, max_tokens)
+        if max_tokens is not None and max_tokens < expected:
+            expected = max_tokens
         return max(1, expected, min_tokens)
 
     def learn(self, tenant: bytes, tokens: int) -> None:

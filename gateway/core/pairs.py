@@ -39,46 +39,49 @@ class Trial:
 
 
 class Pairs:
-    """The pairs that are held back; empty as a rule. enough: probes of one restarted pod that let the others go."""
+    """The pairs that are held back.
+
+    held: by pair, to be looked at only; empty as a rule. enough: probes of one restarted pod that let the others go.
+    """
 
     def __init__(self, enough: int = 8) -> None:
-        self._trials: dict[Pair, Trial] = {}
+        self.held: dict[Pair, Trial] = {}
         self.enough = enough
 
     def __len__(self) -> int:
-        return len(self._trials)
+        return len(self.held)
 
     def fit(self, prefill: str, decode: str) -> bool:
         """Whether clients' hand-overs may go from this prefill pod to this decode pod."""
-        return (prefill, decode) not in self._trials
+        return (prefill, decode) not in self.held
 
     def hold(self, pod: str, pairs: Iterable[Pair]) -> None:
         """A pod was restarted: hold its pairs back, whatever was known of them."""
         campaign = Campaign(pod)
         for pair in pairs:
-            self._trials[pair] = Trial(pair, campaign)
+            self.held[pair] = Trial(pair, campaign)
 
     def due(self, now_s: float) -> list[Trial]:
         """What may be probed now, those that never failed first."""
-        waiting = [trial for trial in self._trials.values() if not trial.running and trial.due_at <= now_s]
+        waiting = [trial for trial in self.held.values() if not trial.running and trial.due_at <= now_s]
         return sorted(waiting, key=lambda trial: trial.tries)
 
     def proven(self, trial: Trial) -> bool:
         """A hand-over worked: the pair gets traffic. False where the verdict is on processes that are gone."""
-        if self._trials.get(trial.pair) is not trial:
+        if self.held.get(trial.pair) is not trial:
             return False
-        del self._trials[trial.pair]
+        del self.held[trial.pair]
         campaign = trial.campaign
         campaign.proven += 1
         if campaign.proven >= self.enough and campaign.failed == 0:
-            untried = [pair for pair, other in self._trials.items() if other.campaign is campaign and not other.tries]
+            untried = [pair for pair, other in self.held.items() if other.campaign is campaign and not other.tries]
             for pair in untried:
-                del self._trials[pair]
+                del self.held[pair]
         return True
 
     def failed(self, trial: Trial, why: str, due_at: float) -> bool:
         """A hand-over did not work: the pair goes on without traffic. False as in `proven`."""
-        if self._trials.get(trial.pair) is not trial:
+        if self.held.get(trial.pair) is not trial:
             return False
         trial.tries += 1
         trial.campaign.failed += 1
@@ -87,16 +90,14 @@ class Pairs:
 
     def drop(self, trial: Trial) -> None:
         """There is nothing to prove: the two serve no model in common."""
-        if self._trials.get(trial.pair) is trial:
-            del self._trials[trial.pair]
+        if self.held.get(trial.pair) is trial:
+            del self.held[trial.pair]
 
     def forget(self, pod: str) -> None:
         """A pod has left the fleet."""
-        for pair in [pair for pair in self._trials if pod in pair]:
-            del self._trials[pair]
+        for pair in [pair for pair in self.held if pod in pair]:
+            del self.held[pair]
 
     def held_of(self, pod: str) -> dict[str, str]:
         """The other pod of every pair of this one that is held back, and why."""
-        return {
-            pair[1] if pair[0] == pod else pair[0]: trial.why for pair, trial in self._trials.items() if pod in pair
-        }
+        return {pair[1] if pair[0] == pod else pair[0]: trial.why for pair, trial in self.held.items() if pod in pair}

@@ -26,7 +26,10 @@ def rendezvous(key: bytes, url: str) -> int:
 
 def least_loaded(pods: Iterable[Pod], key: bytes) -> Pod | None:
     """The pod with the fewest tokens in flight for its weight, or None when there is none."""
-    return cheapest(pods, key, burden)
+    among = list(pods)
+    if len(among) < 2:
+        return among[0] if among else None
+    return cheapest(among, key, burden)
 
 
 def burden(pod: Pod) -> int:
@@ -36,19 +39,17 @@ def burden(pod: Pod) -> int:
     return int((pod.load_tokens + IDLE_TOKENS) / pod.weight) - IDLE_TOKENS
 
 
-def cheapest(pods: Iterable[Pod], key: bytes, cost: Callable[[Pod], int]) -> Pod | None:
+def cheapest(pods: Sequence[Pod], key: bytes, cost: Callable[[Pod], int]) -> Pod | None:
     """The pod with the least cost, or None when there is none."""
-    best: list[Pod] = []
-    least = 0
-    for pod in pods:
-        of_this = cost(pod)
-        if not best or of_this < least:
-            best, least = [pod], of_this
-        elif of_this == least:
-            best.append(pod)
-    if len(best) < 2:
-        return best[0] if best else None
-    return max(best, key=lambda pod: rendezvous(key, pod.url))
+    if not pods:
+        return None
+    costs = list(map(cost, pods))
+    least = min(costs)
+    if costs.count(least) == 1:
+        return pods[costs.index(least)]
+    best = [pod for pod, of_this in zip(pods, costs, strict=True) if of_this == least]
+    weights = [rendezvous(key, pod.url) for pod in best]
+    return best[weights.index(max(weights))]
 
 
 MOVE_RATIO = 1.5

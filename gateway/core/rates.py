@@ -22,19 +22,22 @@ class RequestRate:
 
     def count(self, now_s: float) -> None:
         """A turn came in."""
-        self._advance(now_s)
+        slot = int(now_s / _BUCKET_S)
+        if slot > self._slot:
+            self._advance(slot)
         self._counts[self._slot % _BUCKETS] += 1
         self._total += 1
 
     def per_second(self, now_s: float) -> float:
         """The rate now. In the first seconds after the start the window is as long as the gateway has run."""
-        self._advance(now_s)
-        span_s = min(WINDOW_S, max(_SHORTEST_S, now_s - self._started_s))
-        return self._total / span_s
-
-    def _advance(self, now_s: float) -> None:
         slot = int(now_s / _BUCKET_S)
+        if slot > self._slot:
+            self._advance(slot)
+        span_s = now_s - self._started_s
+        return self._total / (WINDOW_S if span_s > WINDOW_S else max(_SHORTEST_S, span_s))
+
+    def _advance(self, slot: int) -> None:
         for passed in range(self._slot + 1, min(slot, self._slot + _BUCKETS) + 1):
             self._total -= self._counts[passed % _BUCKETS]
             self._counts[passed % _BUCKETS] = 0
-        self._slot = max(self._slot, slot)
+        self._slot = slot

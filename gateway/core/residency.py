@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gateway.core.ledger import GhostCache
-from gateway.core.pods import Pod
+from gateway.core.pods import UNKNOWN, Pod, PodFacts
 from gateway.core.views import RankView
 
 DEFAULT_BLOCK_SIZE = 16
@@ -85,13 +85,14 @@ class PodCache:
     """What is known of one pod's cache.
 
     views: per DP rank, where the pod publishes events. ghost: the ledger, kept beside them so that the two can be
-    compared. epoch: of the pod's process all this is about.
+    compared. epoch: of the pod's process all this is about. facts: what the pod had said when this was last looked at.
     """
 
     block_size: int = DEFAULT_BLOCK_SIZE
     ghost: GhostCache = field(default_factory=GhostCache)
     views: dict[int, RankView] = field(default_factory=dict)
     epoch: int = 0
+    facts: PodFacts = UNKNOWN
     shortfalls: int = 0
     accuracy: dict[Source, Accuracy] = field(default_factory=lambda: {source: Accuracy() for source in Source})
 
@@ -112,6 +113,12 @@ class Residency:
     def cache(self, pod: Pod) -> PodCache:
         """What is known of a pod, emptied first if its process was replaced."""
         cache = self._caches.get(pod.url)
+        if cache is None or cache.facts is not pod.facts or cache.epoch != pod.epoch:
+            return self._caught_up(cache, pod)
+        return cache
+
+    def _caught_up(self, cache: PodCache | None, pod: Pod) -> PodCache:
+        """The pod has said something, was replaced, or is new here."""
         if cache is None:
             cache = self._caches[pod.url] = PodCache(epoch=pod.epoch)
         if cache.epoch != pod.epoch:
@@ -120,10 +127,11 @@ class Residency:
             cache.ghost.clear()
             for view in cache.views.values():
                 view.restart()
-        if facts_block_size := pod.facts.block_size:
-            cache.block_size = facts_block_size
-            if pod.facts.num_blocks:
-                cache.ghost.resize(facts_block_size * pod.facts.num_blocks)
+        cache.facts = facts = pod.facts
+        if facts.block_size:
+            cache.block_size = facts.block_size
+            if facts.num_blocks:
+                cache.ghost.resize(facts.block_size * facts.num_blocks)
         return cache
 
     def view(self, pod: Pod, rank: int) -> RankView:
@@ -142,19 +150,29 @@ class Residency:
     def of(self, pod: Pod, session: bytes) -> Resident:
         """What of a conversation is on a pod."""
         cache = self.cache(pod)
-        announced = _announced(cache, session) if cache.views else None
-        return announced or Resident(cache.ghost.expected(session), Source.LEDGER)
+        if cache.views and (announced := _announced(cache, session)) is not None:
+            return announced
+        return Resident(cache.ghost.expected(session), Source.LEDGER)
+
+    def tokens(self, pod: Pod, session: bytes) -> int:
+        """How much of it; `of` says who says so, too."""
+        cache = self.cache(pod)
+        return self.of(pod, session).tokens if cache.views else cache.ghost.expected(session)
 
     def expect(self, pod: Pod, session: bytes) -> Expectation:
         """Both answers, to be compared with the pod's own later."""
         cache = self.cache(pod)
-        announced = _announced(cache, session)
-        return Expectation(cache.ghost.expected(session), None if announced is None else announced.tokens)
+        ledger = cache.ghost.expected(session)
+        if cache.views and (announced := _announced(cache, session)) is not None:
+            return Expectation(ledger, announced.tokens)
+        return Expectation(ledger, None)
 
     def wants_report(self, pod: Pod, session: bytes) -> bool:
         """True when a request should tell of its prefix hits: the pod's events were missed and this session is
         unknown since."""
         views = self.cache(pod).views
+        if not views:
+            return False
         return any(view.heard and not view.complete and not view.knows(session) for view in views.values())
 
     def expect_report(self, pod: Pod, session: bytes) -> None:
@@ -201,8 +219,9 @@ class Residency:
         """A conversation was dropped."""
         for cache in self._caches.values():
             cache.ghost.forget(session)
-            for view in cache.views.values():
-                view.forget(session)
+            if cache.views:
+                for view in cache.views.values():
+                    view.forget(session)
 
     def _judge(self, cache: PodCache, error: int) -> None:
         """An idle engine that was reset says nothing until it works again, so what it really had tells first."""

@@ -55,19 +55,20 @@ class _Place:
 
 
 class Admission:
-    """One gateway's desk. Await `enter`, then `over`; call `freed` when a pod has less to do."""
+    """One gateway's desk. Await `enter`, then `over`; call `freed` when a pod has less to do.
+
+    on: whether anybody can have to wait. sorts: whether classes mean something to the desk or the pods.
+    """
 
     def __init__(self, rules: AdmissionRules | None = None) -> None:
         self.desk = Desk(rules or AdmissionRules(), random.random, self._shed)
         self._waiting: dict[Waiter, asyncio.Future[_Place | Refusal | None]] = {}
+        self.on = self.sorts = False
+        self._read_rules()
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
-
-    @property
-    def on(self) -> bool:
-        return self.desk.rules.on
 
     @property
     def full(self) -> bool:
@@ -77,7 +78,12 @@ class Admission:
     def set_rules(self, rules: AdmissionRules) -> None:
         """Other limits from now on."""
         self.desk.rules = rules
+        self._read_rules()
         self.freed()
+
+    def _read_rules(self) -> None:
+        rules = self.desk.rules
+        self.on, self.sorts = rules.on, rules.limits or rules.priority
 
     async def enter(self, waiter: Waiter) -> Plan:
         """Come in, now or when it is time. Raises NoPodError, RefusedError."""

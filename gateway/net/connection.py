@@ -7,6 +7,7 @@ sends, memory per connection is bounded and the answer is clear: a request that 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections import deque
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Protocol, cast
 import httptools
 
 from gateway.net.exchange import ClientGoneError, Headers, Pausable
-from gateway.net.request import Request
+from gateway.net.request import HeaderMap, Request
 from gateway.wire.errors import (
     BadRequestError,
     BodyTooLargeError,
@@ -39,9 +40,10 @@ LINGER_S = 2.0
 
 WRITE_HIGH_BYTES = 64 * 1024
 
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
+_NO_HEADERS = HeaderMap(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,15 @@ class Host(Protocol):
 
     def vet(self, head: Request) -> ClientVisibleError | None: ...
 
-    def watch(self, connection: Connection, deadline: float) -> None: ...
+    def watch(self, connection: Connection, deadline: float) -> None:
+        """Look at the connection once that loop time has passed, and say so in its `next_look`."""
 
 
 class Connection(asyncio.Protocol):
     """A client's connection, and where the answer to its current request goes (`exchange.Outgoing`).
 
-    deadline: loop time at which the client has been silent for too long; 0 when it is not its turn.
+    deadline: loop time at which the client has been silent for too long; 0 when it is not its turn. next_look: when its
+    server will next look for that.
     """
 
     def __init__(self, host: Host) -> None:
@@ -95,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._target = b""
         self._peer = ""
         self._items: list[tuple[str, str]] = []
+        self._headers = _NO_HEADERS
+        self._http11 = False
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._chunked = False
@@ -103,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self.started = False
         self.deadline = 0.0
+        self.next_look = math.inf
 
     # ---- asyncio.Protocol
 
@@ -120,6 +127,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._broken is not None:
             return
+        begun_before = self._begun
         if self._in_head:
             self._head_bytes += len(data)
         try:
@@ -129,8 +137,12 @@ class Connection(asyncio.Protocol):
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and self._broken is None:
             self._fail(HeadersTooLargeError("The request's head is too large."))
         if self._task is None:
-            if self._broken is None and not self._in_head:
+            if self._broken is not None:
+                return
+            if not self._in_head:
                 self._expect_within(self._host.limits.body_s)
+            elif self._begun and not begun_before:
+                self._expect_within(self._host.limits.head_s)
         elif self._reading and (self._queue or self._body_bytes > READ_AHEAD_BYTES) and self._transport is not None:
             self._transport.pause_reading()
             self._reading = False
@@ -166,8 +178,6 @@ class Connection(asyncio.Protocol):
         self._in_head = True
         self._target = b""
         self._begun = True
-        if self._task is None:
-            self._expect_within(self._host.limits.head_s)
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -183,25 +193,25 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         if self._parser.should_upgrade():
             self._refuse(BadRequestError("Upgrade and CONNECT are not supported here."))
-        if self._parser.get_http_version() not in ("1.0", "1.1"):
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
             self._refuse(BadRequestError("Only HTTP/1.1 and HTTP/1.0 are spoken here."))
-        expects = False
-        for name, value in self._items:
-            lower = name.lower()
-            if lower == "content-length" and int(value) > self._host.limits.max_body_bytes:
-                self._refuse(self._too_large())
-            elif lower == "content-length" and int(value) > STRANGERS_BYTES:
-                self._vet()
-            elif lower == "expect" and value.lower() == "100-continue":
-                expects = True
-        if expects and self._task is None and self._transport is not None:
+        self._http11 = version != "1.0"
+        self._headers = HeaderMap(self._items)
+        known = self._headers.lower
+        length = int(known.get("content-length", 0))  # llhttp lets pass one, and digits
+        if length > self._host.limits.max_body_bytes:
+            self._refuse(self._too_large())
+        elif length > STRANGERS_BYTES:
+            self._vet()
+        if "expect" in known and self._task is None and self._transport is not None and self._waits_for_continue():
             self._transport.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
-        self._body_bytes += len(data)
-        if self._body_bytes > self._host.limits.max_body_bytes:
+        self._body_bytes = received = self._body_bytes + len(data)
+        if received > self._host.limits.max_body_bytes:
             self._refuse(self._too_large())
-        if self._body_bytes > STRANGERS_BYTES and not self._vetted:
+        if received > STRANGERS_BYTES and not self._vetted:
             self._vet()
         self._body.append(data)
 
@@ -210,7 +220,7 @@ class Connection(asyncio.Protocol):
         self._body = []
         self._in_head, self._begun, self._vetted = True, False, False
         self._head_bytes = self._body_bytes = 0
-        self._items = []
+        self._items, self._headers = [], _NO_HEADERS
         if self._task is None:
             self._begin(request)
         elif len(self._queue) < MAX_PIPELINED:
@@ -221,15 +231,13 @@ class Connection(asyncio.Protocol):
     # ---- exchange.Outgoing
 
     def send(self, status: int, headers: Headers, body: bytes) -> None:
-        head = self._head(status, headers)
+        head = self._head(status, headers, f"content-length: {len(body)}\r\n\r\n")
         silent = self._current is not None and self._current.method == "HEAD"
-        head += b"content-length: %d\r\n\r\n" % len(body)
         self._write(head if silent else head + body)
 
     def start(self, status: int, headers: Headers) -> None:
         self._chunked = self._current is not None and self._current.chunks
-        head = self._head(status, headers)
-        self._write(head + (b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"))
+        self._write(self._head(status, headers, "transfer-encoding: chunked\r\n\r\n" if self._chunked else "\r\n"))
         self._last = self._last or not self._chunked
 
     def write(self, data: bytes) -> None:
@@ -260,11 +268,6 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     @property
-    def lost(self) -> bool:
-        """True when the client is gone."""
-        return self._transport is None
-
-    @property
     def busy(self) -> bool:
         """True while a request is being served."""
         return self._task is not None
@@ -280,6 +283,7 @@ class Connection(asyncio.Protocol):
         """The handler is through with the current request."""
         request, self._task, self._current, self._source = self._current, None, None, None
         if self._transport is None:
+            self._host.closed(self)
             return
         if not self._reading:
             self._reading = True
@@ -305,10 +309,14 @@ class Connection(asyncio.Protocol):
             self._target.decode("latin-1"),
             self._items,
             body,
-            self._parser.get_http_version() != "1.0",
+            self._http11,
             self._parser.should_keep_alive(),
             self._peer,
+            self._headers,
         )
+
+    def _waits_for_continue(self) -> bool:
+        return any(name.lower() == "expect" and value.lower() == "100-continue" for name, value in self._items)
 
     def _vet(self) -> None:
         """A long body: no more of it for somebody who is turned away anyway."""
@@ -323,16 +331,17 @@ class Connection(asyncio.Protocol):
         self._current = request
         self._task = self._host.serve(self, request)
 
-    def _head(self, status: int, headers: Headers) -> bytes:
+    def _head(self, status: int, headers: Headers, end: str) -> bytes:
+        """end: what says how the body is framed, and the empty line."""
         if self.started:
             raise ClientGoneError
         self.started = True
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1", "replace")
-        head = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+        first = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
+        lines = "\r\n".join([*map(": ".join, headers), ""])
         request = self._current
-        if self._last or request is None or not request.keep_alive:
-            return head + lines + b"connection: close\r\n"
-        return head + lines
+        stays = not self._last and request is not None and request.keep_alive
+        close = "" if stays else "connection: close\r\n"
+        return f"{first}{lines}{close}{end}".encode("latin-1", "replace")
 
     def _write(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -340,8 +349,9 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def _expect_within(self, seconds: float) -> None:
-        self.deadline = self.loop.time() + seconds
-        self._host.watch(self, self.deadline)
+        self.deadline = deadline = self.loop.time() + seconds
+        if deadline < self.next_look:
+            self._host.watch(self, deadline)
 
     def _too_large(self) -> BodyTooLargeError:
         return BodyTooLargeError(f"The request body is larger than {self._host.limits.max_body_bytes} bytes.")

@@ -40,19 +40,18 @@ class Entrance:
 
     async def enter(self, intake: Intake, arrived_s: float, plan: Callable[[], Plan | None]) -> Plan:
         """The plan with which it is let in. Raises NoPodError, TooManyError, BadRequestError."""
-        parts, rules = self._parts, self._parts.admission.desk.rules
+        parts, admission = self._parts, self._parts.admission
         asker, request = intake.asker, intake.request
-        await self.charge(intake)
-        if parts.slo is not None or rules.limits or rules.priority or asker is not None:
-            service = self._service(intake)
-            self._record.service = service
-            if rules.priority:
+        service: ServiceClass | None = None
+        if asker is not None:
+            await self.charge(intake)
+        if asker is not None or parts.slo is not None or admission.sorts:
+            self._record.service = service = self._service(intake)
+            if admission.desk.rules.priority:
                 self._record.priority = vllm_priority(service, live=intake.recognition.turn > 1)
-        else:
-            service = ServiceClass.STANDARD
-        if not rules.on:
+        if not admission.on:
             return _some(plan())
-        caller = self._incoming.caller
+        caller, service = self._incoming.caller, service or ServiceClass.STANDARD
         self._waiter = Waiter(
             tenant="" if caller is None else caller.tenant,
             model=intake.model,
@@ -66,7 +65,7 @@ class Entrance:
         )
         asked_s = time.monotonic()
         try:
-            found = await parts.admission.enter(self._waiter)
+            found = await admission.enter(self._waiter)
         except RefusedError as error:
             self._record.refused = error.why
             raise

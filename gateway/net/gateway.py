@@ -55,9 +55,9 @@ class Gateway:
         self.door = door or Door()
         self.health = Health(parts)
         self.draining = False
-        self._in_flight = 0
+        self.in_flight = 0
+        """Requests being served now."""
         self._idle = asyncio.Event()
-        self._idle.set()
         made: dict[str, MakePage] = {"/health": self._live, "/ready": self._ready}
         made["/"] = self._live
         made |= pages or {}
@@ -67,14 +67,12 @@ class Gateway:
         self._table |= {path: _Entry((method,), self._pass_through) for path, method in PASS_THROUGH.items()}
         self._table |= {path: _Entry(methods, self._of_response) for path, methods in OF_A_RESPONSE.items()}
 
-    @property
-    def in_flight(self) -> int:
-        """Requests being served now."""
-        return self._in_flight
-
     async def drain(self, grace_s: float) -> bool:
         """Say "not ready", and wait up to `grace_s` for the requests in flight. True when all have ended."""
         self.draining = True
+        if not self.in_flight:
+            return True
+        self._idle.clear()
         try:
             async with asyncio.timeout(grace_s):
                 await self._idle.wait()
@@ -92,17 +90,19 @@ class Gateway:
 
     async def handle(self, incoming: Incoming, outgoing: Outgoing) -> None:
         """Serve one request to its end."""
-        parts, began = self.parts, time.monotonic()
-        record = RequestRecord(
-            names.request_id_of(incoming.headers.get(names.REQUEST_ID)), incoming.method, self._known(incoming.path)
-        )
-        self._enter()
-        parts.observer.started(record)
+        observer, began, path = self.parts.observer, time.monotonic(), incoming.path
+        entry = self._table.get(path)
+        known = path if entry is not None else _known(path)
+        request_id = names.request_id_of(incoming.headers.get(names.REQUEST_ID))
+        record = RequestRecord(request_id, incoming.method, known)
+        self.in_flight += 1
+        observer.started(record)
         try:
             incoming = self.door.admit(incoming)
-            if incoming.path not in self._table:
-                check_path(incoming.path)
-            await self._find(incoming)(incoming, outgoing, record)
+            if entry is None:
+                check_path(path)
+                entry = self._table.get(known)
+            await _handler(entry, incoming.method)(incoming, outgoing, record)
         except ClientVisibleError as error:
             record.outcome = Outcome.REJECTED if error.status < 500 else Outcome.FAILED
             await self._say(outgoing, record, error)
@@ -110,36 +110,14 @@ class Gateway:
             record.outcome = Outcome.CANCELLED
             raise
         except Exception as error:  # noqa: BLE001 - the last resort: one bad request must not take others along
-            parts.observer.fault("bug", None, record.request_id, where(error))
+            self.parts.observer.fault("bug", None, record.request_id, where(error))
             await self._say(outgoing, record, ClientVisibleError("Internal error in the gateway."))
         finally:
-            self._leave()
+            self.in_flight -= 1
+            if self.draining and not self.in_flight:
+                self._idle.set()
             record.total_s = time.monotonic() - began
-            parts.observer.finished(record)
-
-    def _enter(self) -> None:
-        self._in_flight += 1
-        self._idle.clear()
-
-    def _leave(self) -> None:
-        self._in_flight -= 1
-        if self._in_flight == 0:
-            self._idle.set()
-
-    def _known(self, path: str) -> str:
-        """The path for logs and metrics: one of the table, so that strangers cannot make up new ones."""
-        if path not in self._table and (found := response_of(path)) is not None:
-            return found[0]
-        return path if path in self._table else "other"
-
-    def _find(self, incoming: Incoming) -> Handler:
-        entry = self._table.get(incoming.path) or self._table.get(self._known(incoming.path))
-        if entry is None:
-            raise UnknownPathError("Unknown path.")
-        if incoming.method not in entry.methods:
-            allowed = ", ".join(entry.methods)
-            raise WrongMethodError(f"Method not allowed; use {allowed}.", headers={"Allow": allowed})
-        return entry.handler
+            self.parts.observer.finished(record)
 
     async def _say(self, outgoing: Outgoing, record: RequestRecord, error: ClientVisibleError) -> None:
         if outgoing.started:
@@ -154,9 +132,9 @@ class Gateway:
         outgoing.send(error.status, headers, dialect.error_body(error.message, error.kind, error.status, error.param))
 
     def _generation(self, endpoint: Endpoint) -> Handler:
-        async def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> None:
+        def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> Awaitable[None]:
             _require_json(incoming)
-            await Generation(self.parts, endpoint, incoming, outgoing, record).run()
+            return Generation(self.parts, endpoint, incoming, outgoing, record).run()
 
         return serve
 
@@ -194,6 +172,22 @@ class Gateway:
         tenancy = self.parts.tenancy
         allowed = None if tenancy is None else tenancy.of(incoming).models
         _send(outgoing, record, Page("application/json", union_of_models(self.health.models, allowed)))
+
+
+def _known(path: str) -> str:
+    """A path that is not in the table, for logs and metrics: one that is there, so that strangers cannot make up new
+    ones, or "other"."""
+    found = response_of(path)
+    return "other" if found is None else found[0]
+
+
+def _handler(entry: _Entry | None, method: str) -> Handler:
+    if entry is None:
+        raise UnknownPathError("Unknown path.")
+    if method not in entry.methods:
+        allowed = ", ".join(entry.methods)
+        raise WrongMethodError(f"Method not allowed; use {allowed}.", headers={"Allow": allowed})
+    return entry.handler
 
 
 def where(error: BaseException) -> str:

@@ -59,6 +59,7 @@ _NOT_TO_CLIENTS = HOP_BY_HOP | {
 _OF_THE_CONNECTION = HOP_BY_HOP | {"host", "content-length", "expect"}
 CREDENTIALS = frozenset({"authorization", "x-api-key"})
 """Where OpenAI's and Anthropic's clients put their key."""
+_UNCOMPRESSED = ("Accept-Encoding", "identity")
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -74,14 +75,15 @@ def to_pod(
 
     rank: the DP rank that is to take it, where one holds the conversation. priority: for pods that schedule by it.
     """
-    ours = [(REQUEST_ID, request_id), ("Accept-Encoding", "identity")]
+    kept = _without(items, _NOT_TO_PODS)
+    kept += ((REQUEST_ID, request_id), _UNCOMPRESSED)
     if session_id is not None:
-        ours.append((SESSION_ID, session_id))
+        kept.append((SESSION_ID, session_id))
     if rank is not None:
-        ours.append((DATA_PARALLEL_RANK, str(rank)))
+        kept.append((DATA_PARALLEL_RANK, str(rank)))
     if priority is not None:
-        ours.append((PRIORITY, str(priority)))
-    return [*_without(items, _NOT_TO_PODS), *ours]
+        kept.append((PRIORITY, str(priority)))
+    return kept
 
 
 def to_outside(items: Headers, request_id: str) -> list[tuple[str, str]]:
@@ -104,7 +106,9 @@ def signed(items: Headers, key: str) -> list[tuple[str, str]]:
 
 def to_client(items: Headers, request_id: str) -> list[tuple[str, str]]:
     """The headers of an answer: the pod's own plus the request id."""
-    return [*_without(items, _NOT_TO_CLIENTS), (REQUEST_ID, request_id)]
+    kept = _without(items, _NOT_TO_CLIENTS)
+    kept.append((REQUEST_ID, request_id))
+    return kept
 
 
 def _without(items: Headers, names: frozenset[str]) -> list[tuple[str, str]]:

@@ -7,9 +7,10 @@ at most for the state that gateways share.
 from __future__ import annotations
 
 import hashlib
-import secrets
+import os
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from gateway.core.chains import Chain, MessageChain, TextChain, root_of
 from gateway.core.conversations import Recognition, key_of_id
@@ -33,14 +34,16 @@ from gateway.wire.fields import Fields, integer_of, parse, string_of, value_of
 from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply, reply_head
 from gateway.wire.prompts_responses import previous_response
 
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
-@dataclass(frozen=True, slots=True)
-class Intake:
+
+class Intake(msgspec.Struct, frozen=True):
     """A request that is ready to be decided.
 
     fields: the client's body, less what must not reach a pod.
     prompt_bytes: the size of its prompt, from which its tokens were estimated.
     tenant: who asks, as a hash.
+    session_id: the conversation's key as the pods get it.
     named: the client gave its conversation an id.
     roots: under which the id of its answer can be found again: with model and salt, and by who asks alone.
     asker: the tenant as the tenants file has it, None where there is none.
@@ -53,14 +56,10 @@ class Intake:
     chain: Chain | None
     recognition: Recognition
     request: Request
+    session_id: str
     named: bool
     roots: tuple[bytes, bytes]
     asker: Tenant | None = None
-
-    @property
-    def session_id(self) -> str:
-        """The conversation's key as the pods get it."""
-        return self.recognition.conversation.key.hex()
 
 
 async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: RequestRecord) -> Intake:
@@ -68,48 +67,56 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
     clean = legs.without_handover(parse(incoming.body))
     if clean.removed:
         parts.observer.fault("client_handover", None, record.request_id, f"dropped {', '.join(clean.removed)}")
-    fields, now_s = clean.fields, time.monotonic()
+    fields, settings, now_s = clean.fields, parts.settings, time.monotonic()
     model = string_of(fields, "model") or ""
     credential = tenant_of(incoming)
     asker = None if parts.tenancy is None else parts.tenancy.of(incoming)
     if asker is not None:
         check_model(asker, model)
     weights = _weights(parts, incoming, asker)
-    if not parts.settings.allow_client_priority:
+    if not settings.allow_client_priority:
         fields.pop("priority", None)
-    isolated = parts.settings.isolate_tenants if asker is None or asker.isolate is None else asker.isolate
+    isolated = settings.isolate_tenants if asker is None or asker.isolate is None else asker.isolate
     if isolated:
         fields = legs.isolated(fields, credential)
     root = root_of(credential, model, string_of(fields, "cache_salt") or "")
     chain = _chain(root, endpoint.read_prompt(fields))
     explicit_id = _explicit_id(incoming, fields)
     previous = previous_response(fields) if endpoint.api is Api.RESPONSES else None
-    if parts.shared is not None:
+    others_rate, shared = 0.0, parts.shared
+    if shared is not None:
         link = None if previous is None else link_key(root, previous)
-        await parts.shared.consult(None if explicit_id is None else key_of_id(root, explicit_id), chain, link)
-        now_s = time.monotonic()
+        await shared.consult(None if explicit_id is None else key_of_id(root, explicit_id), chain, link)
+        others_rate, now_s = shared.others_rate, time.monotonic()
     tenant = root_of(credential)
     only = None if previous is None else _keeper(parts, incoming, (root, tenant), previous)
-    recognition = parts.store.recognise(root, explicit_id, chain, secrets.token_bytes(16), now_s, previous)
+    recognition = parts.store.recognise(root, explicit_id, chain, os.urandom(16), now_s, previous)
+    conversation = recognition.conversation
     if recognition.parent is not None:
-        parts.residency.join(recognition.conversation.key, recognition.parent)
-    prompt_bytes = len(bytes(fields.get(endpoint.prompt_field, b"")))
+        parts.residency.join(conversation.key, recognition.parent)
+    prompt_bytes = len(fields.get(endpoint.prompt_field, b""))
     parts.rate.count(now_s)
     request = Request(
         prompt_tokens=prompt_tokens(recognition, model, prompt_bytes, parts.bytes_per_token),
         whole=whole_reason(endpoint.api, fields),
-        output_tokens=_output_tokens(parts, recognition, tenant, fields),
-        rate=parts.rate.per_second(now_s) + (parts.shared.others_rate if parts.shared is not None else 0.0),
+        output_tokens=parts.outputs.expect(
+            conversation.recent_outputs,
+            tenant,
+            _output_limit(fields),
+            min_tokens=integer_of(fields, "min_tokens") or 0,
+            exact="ignore_eos" in fields and value_of(fields, "ignore_eos") is True,
+        ),
+        rate=parts.rate.per_second(now_s) + others_rate,
         weights=weights,
-        decode_max_in_flight=parts.settings.decode_max_in_flight,
-        min_resident_share=parts.settings.min_resident_share,
+        decode_max_in_flight=settings.decode_max_in_flight,
+        min_resident_share=settings.min_resident_share,
         readback=offered(parts, endpoint.api, fields),
         only=only,
-        decode_max_tokens=parts.settings.admission.decode_tokens,
+        decode_max_tokens=settings.admission.decode_tokens,
     )
     record.stream = legs.wants_stream(fields)
     record.turn, record.kind = recognition.turn, recognition.kind
-    record.conversation = recognition.conversation.key.hex()
+    record.conversation = conversation.key.hex()
     record.estimated_tokens = request.prompt_tokens
     return Intake(
         legs.without_session(fields),
@@ -119,6 +126,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         chain,
         recognition,
         request,
+        record.conversation,
         named=explicit_id is not None,
         roots=(root, tenant),
         asker=asker,
@@ -174,13 +182,8 @@ def _weights(parts: Parts, incoming: Incoming, asker: Tenant | None = None) -> W
     return found if parts.slo is None else parts.slo.shifted(found)
 
 
-def _output_tokens(parts: Parts, recognition: Recognition, tenant: bytes, fields: Fields) -> int:
-    names_of_limit = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-    limit = next((found for name in names_of_limit if (found := integer_of(fields, name))), None)
-    return parts.outputs.expect(
-        recognition.conversation.recent_outputs,
-        tenant,
-        limit,
-        min_tokens=integer_of(fields, "min_tokens") or 0,
-        exact=value_of(fields, "ignore_eos") is True,
-    )
+def _output_limit(fields: Fields) -> int | None:
+    for name in _LIMITS:
+        if name in fields and (found := integer_of(fields, name)):
+            return found
+    return None

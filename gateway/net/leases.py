@@ -20,28 +20,28 @@ from gateway.net.records import RequestRecord
 
 
 class Lease:
-    """At most one hand-over at a time. `begin`, then one of `taken`, `rejected`, `passed_on` and `drop`."""
+    """One hand-over. Make it when P has answered; then one of `taken`, `rejected`, `passed_on` and `drop`.
 
-    def __init__(self, parts: Parts, incoming: Incoming, record: RequestRecord) -> None:
+    handover: the words by which P frees the blocks, None where there are none.
+    """
+
+    _unread = True
+
+    def __init__(
+        self, parts: Parts, incoming: Incoming, record: RequestRecord, prefill: Pod, handover: msgspec.Raw | None
+    ) -> None:
         self._parts = parts
         self._incoming = incoming
         self._record = record
-        self._waiting: Waiting | None = None
-        self._handover: msgspec.Raw | None = None
-        self._prefill: Pod | None = None
-        self._process = (0, 0)
-        self._unread = True
-
-    def begin(self, prefill: Pod, handover: msgspec.Raw | None) -> None:
-        """P answered."""
-        self._waiting = self._parts.handovers.begin(prefill.url, time.monotonic())
-        self._prefill, self._handover, self._unread = prefill, handover, True
-        self._process = self._process_of(prefill)
+        self._prefill = prefill
+        self._handover = handover
+        self._waiting: Waiting | None = parts.handovers.begin(prefill.url, time.monotonic())
+        self._process = self._process_now()
 
     @property
     def stale(self) -> bool:
         """P's process is another one than the one that answered, as far as is known."""
-        return self._prefill is not None and self._process != self._process_of(self._prefill)
+        return self._process != self._process_now()
 
     def taken(self) -> None:
         """D answered, so it has the blocks."""
@@ -72,7 +72,7 @@ class Lease:
             self.taken()
             return
         messenger = next((pod for pod in self._parts.fleet if pod.up and pod.role is Role.DECODE), None)
-        if self._unread and messenger is not None and self._prefill is not None and self._prefill.up:
+        if self._unread and messenger is not None and self._prefill.up:
             self._tell(messenger)
             return
         self._parts.handovers.leave(self._waiting)
@@ -95,5 +95,5 @@ class Lease:
             raise
         (self._parts.handovers.over if told else self._parts.handovers.leave)(waiting)
 
-    def _process_of(self, pod: Pod) -> tuple[int, int]:
-        return pod.epoch, self._parts.losses[pod.url]
+    def _process_now(self) -> tuple[int, int]:
+        return self._prefill.epoch, self._parts.losses.get(self._prefill.url, 0)

@@ -21,10 +21,12 @@ BOOTSTRAP_PORT = 8998
 
 
 class Origins:
-    """bootstraps: per pod URL the address of its bootstrap server, where it is not the pod's host and port 8998."""
+    """bootstraps: per pod URL the address of its bootstrap server, where it is not the pod's host and port 8998. asks:
+    whether prefill pods have something to be asked for."""
 
     def __init__(self, way: Way = Way.AUTO, bootstraps: Mapping[str, str] | None = None) -> None:
-        self._way = way
+        self.asks = way is Way.MOONCAKE
+        self._may_push = way is not Way.NIXL
         self._bootstraps = bootstraps or {}
         self._push: dict[str, bool] = {}
         self._engines: dict[str, dict[int, str]] = {}
@@ -32,16 +34,14 @@ class Origins:
 
     def begin(self, pod: Pod) -> Handover:
         """A new hand-over from this pod. Raises PodFault where it is not known how."""
-        if self._way is Way.MOONCAKE:
+        if self.asks:
             return Mooncake(secrets.token_hex(16), self._origin(pod))
-        push = self._push.get(pod.url)
-        if push is None:
-            push = self._way is not Way.NIXL
+        push = self._push.get(pod.url, self._may_push)
         return NixlPush(secrets.token_hex(6)) if push else NixlPull()
 
     def learn(self, pod: Pod, handover: bytes) -> None:
         """The pod offered this. One that pushes cannot read back (vLLM refuses to start with both)."""
-        if self._way is Way.MOONCAKE or pod.url in self._push:
+        if self.asks or pod.url in self._push:
             return
         self._push[pod.url] = pushes(handover)
         if self._push[pod.url]:
@@ -56,15 +56,10 @@ class Origins:
         """How this pod hands over, for people; None where that is not known."""
         if pod.role is not Role.PREFILL:
             return None
-        if self._way is Way.MOONCAKE:
+        if self.asks:
             return Way.MOONCAKE if pod.url in self._engines else None
         push = self._push.get(pod.url)
         return None if push is None else (Way.NIXL_PUSH if push else Way.NIXL)
-
-    @property
-    def asks(self) -> bool:
-        """Whether prefill pods have something to be asked for."""
-        return self._way is Way.MOONCAKE
 
     async def ask(self, client: PodClient, pod: Pod, timeout_s: float) -> dict[int, str]:
         """Ask a prefill pod's bootstrap server for its engine ids by DP rank. Raises PodFault."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from math import inf
+from time import monotonic
 from typing import cast
 
 import httptools
@@ -31,36 +33,38 @@ RawHeaders = list[tuple[bytes, bytes]]
 class PodConnection(asyncio.Protocol):
     """A connection and, while a request is on it, the answer.
 
-    used: how many requests it has carried. idle_since: loop time at which the last one was over.
-    silent_since: loop time of the last bytes of the current answer. closed: the pod or we have closed it.
+    used: how many requests it has carried. silent_since: monotonic seconds of the last bytes that came or went.
+    complete: of an answer that somebody waits for, nothing is missing. closed: the pod or we have closed it.
+
+    Every wait for the pod has its limit. One timer is there for all of them: a limit is looked at when it fires.
     """
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._parser: httptools.HttpResponseParser | None = None
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # the parser calls it: no frame of Python per piece
         self._sink: Sink | None = None
-        self._head_bytes = 0
         self._held = 0
-        self._bodyless = False
-        self._framed = False
         self._paused = False
+        self._until = inf
+        self._limit = (inf, "", False)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
         self.used = 0
-        self.idle_since = 0.0
         self.silent_since = 0.0
         self.closed = False
         self.status = 0
         self.raw_headers: RawHeaders = []
         self.has_head = False
-        self.complete = False
+        self.complete = True
         self.fault: PodFault | None = None
 
     # ---- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._parser = httptools.HttpResponseParser(self)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         sock = transport.get_extra_info("socket")
@@ -68,31 +72,31 @@ class PodConnection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        parser = self._parser
-        if parser is None:
-            self._broke(PodFault("malformed", "bytes that nobody asked for"))
+        if self.complete:  # bytes that nobody asked for
+            self.close()
             return
-        self.silent_since = self.loop.time()
+        self.silent_since = monotonic()
         try:
-            parser.feed_data(data)
+            self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._broke(PodFault("malformed", type(error).__name__))
             return
         sink, pieces = self._sink, self._pieces
         if sink is None:
-            self._hold(len(data))
-            return
-        if pieces:
-            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._held += len(data)
+            if self._held > (MAX_HELD_BYTES if self.has_head else MAX_HEAD_BYTES):
+                what = "answer" if self.has_head else "head of the answer"
+                self._broke(PodFault("malformed", f"the {what} is too large"))
+            elif self.has_head and not self.complete:
+                self._wake()
+        elif pieces:
+            data = b"".join(pieces)  # the piece itself where it is the only one
             pieces.clear()
             try:
                 sink(data)
             except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
                 self.complete = False  # whether the pod is done or not
                 self._broke(error)
-                return
-        if self.complete:
-            self._wake()
 
     def eof_received(self) -> bool:
         return False
@@ -100,10 +104,12 @@ class PodConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = None
-        parser, self._parser = self._parser, None  # each holds the other
-        if parser is None or self.complete:
+        del self._parser  # each holds the other
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.complete:
             return
-        if self.has_head and not self._framed and exc is None:
+        if self.has_head and exc is None and self.fault is None and not self._framed():
             self.complete = True
             self._wake()
         else:
@@ -120,76 +126,93 @@ class PodConnection(asyncio.Protocol):
             self.raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        self.status = self._parser.get_status_code()
-        if self.status < 200:
+        if self.complete:  # of an answer behind the answer
             return
-        self.has_head = True
-        names = [name.lower() for name, _ in self.raw_headers]
-        self._framed = b"content-length" in names or b"transfer-encoding" in names or self.status in (204, 304)
+        self.status = status = self._parser.get_status_code()
+        self.has_head = status >= 200
 
     def on_message_complete(self) -> None:
-        assert self._parser is not None
-        if self.status < 200:  # an interim answer; the real one follows
+        if not self.has_head:  # an interim answer; the real one follows
             self.raw_headers.clear()
             return
         if not self._parser.should_keep_alive():
             self.close()
         self.complete = True
+        self._wake()
 
     # ---- one request
 
-    def ask(self, data: bytes, body: bytes, *, bodyless: bool) -> None:
-        """Send a request. bodyless: its answer has no body whatever its head says (HEAD)."""
+    def ask(self, data: bytes, body: bytes) -> None:
+        """Send a request."""
         if self._transport is None:
             raise PodFault("reset", "the connection was closed while it was idle")
         self.used += 1
-        self.status, self.raw_headers, self.has_head, self.complete, self.fault = 0, [], False, False, None
-        self._sink, self._head_bytes, self._bodyless, self._held = None, 0, bodyless, 0
-        self._pieces.clear()
-        self._parser = httptools.HttpResponseParser(self)
-        self.silent_since = self.loop.time()
+        self.raw_headers = []
+        self.has_head = self.complete = False
+        self._held = 0
+        self.silent_since = monotonic()
         if len(body) < WRITE_AS_ONE_BYTES:
             self._transport.write(data + body)
         else:
             self._transport.writelines((data, body))
 
-    async def until_head(self) -> None:
-        """Wait for the head. Raises PodFault."""
-        while not self.has_head:
-            await self._wait()
-        if self._bodyless and not self.complete:
+    async def until_head(self, within_s: float, *, bodyless: bool = False) -> None:
+        """Wait for the head. bodyless: no body follows whatever the head says (HEAD). Raises PodFault."""
+        self._allow(within_s, "no answer within")
+        try:
+            while not self.has_head:
+                await self._news()
+        finally:
+            self._until = inf
+        if self.closed and not self.complete:
+            raise self._take_fault()
+        if bodyless and not self.complete:
             self.close()
             self.complete = True
 
-    async def until_complete(self) -> bytes:
+    async def until_complete(self, within_s: float) -> bytes:
         """Wait for the whole body. Raises PodFault."""
-        while not self.complete:
-            await self._wait()
+        self._allow(within_s, "the body took more than")
+        try:
+            while not self.complete:
+                await self._news()
+        finally:
+            self._until = inf
         return self.take()
 
-    async def until_more(self) -> bytes:
+    async def until_more(self, within_s: float) -> bytes:
         """Wait for a piece of the body; empty at its end. Raises PodFault."""
-        while not self._pieces and not self.complete:
-            await self._wait()
+        if not self._pieces and not self.complete:
+            self._allow(within_s, "silent for more than")
+            try:
+                while not self._pieces and not self.complete:
+                    await self._news()
+            finally:
+                self._until = inf
+            if self.closed and not self.complete:
+                raise self._take_fault()
         return self.take()
 
-    async def pipe(self, sink: Sink) -> None:
-        """Hand everything that comes to `sink`, from within the reads, until the end. Raises PodFault."""
+    async def pipe(self, sink: Sink, gap_s: float) -> None:
+        """Hand everything that comes to `sink`, from within the reads, until the end. Raises PodFault.
+
+        gap_s: how long the pod may be silent, unless it is paused.
+        """
         if data := self.take():
             sink(data)
         self._sink = sink
+        self._allow(gap_s, "silent for more than", gap=True)
         try:
             while not self.complete:
-                await self._wait()
+                await self._news()
         finally:
             self._sink = None
+            self._until = inf
 
     def take(self) -> bytes:
         """What has arrived and was not taken yet."""
-        pieces = self._pieces
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
+        data = b"".join(self._pieces)
+        self._pieces.clear()
         self._held = 0
         return data
 
@@ -203,14 +226,9 @@ class PodConnection(asyncio.Protocol):
         """Read again."""
         if self._paused:
             self._paused = False
-            self.silent_since = self.loop.time()
+            self.silent_since = monotonic()
             if self._transport is not None:
                 self._transport.resume_reading()
-
-    @property
-    def paused(self) -> bool:
-        """True while nothing is read."""
-        return self._paused
 
     def break_off(self, fault: PodFault) -> None:
         """Give the answer up."""
@@ -224,52 +242,65 @@ class PodConnection(asyncio.Protocol):
 
     @property
     def heard(self) -> bool:
-        """True once a byte of the current answer came."""
-        return self._head_bytes > 0
+        """True once a byte of the current answer came, as long as nothing of it was taken."""
+        return self._held > 0
 
-    @property
-    def reusable(self) -> bool:
-        """True when another request may be sent on it."""
-        return self.complete and not self.closed and self._transport is not None
-
-    def rest(self) -> None:
-        """The answer has been taken; the connection is idle now."""
-        self._parser = None
+    def rest(self) -> bool:
+        """Nobody waits for anything more of the answer. True when another request may be sent."""
+        if self.closed or not self.complete:
+            return False
         self._pieces.clear()
         if self._paused:
             self.resume()
-        self.idle_since = self.loop.time()
+        return True
 
-    async def _wait(self) -> None:
+    def _allow(self, seconds: float, what: str, *, gap: bool = False) -> None:
+        """Break the answer off when it takes longer than that: in all, or (gap) since its last bytes.
+
+        Until `_until` is set to infinity again.
+        """
+        self._until = until = monotonic() + seconds
+        self._limit = (seconds, what, gap)
+        if until < self._timer_at:
+            self._set_timer(until)
+
+    def _set_timer(self, at: float) -> None:
+        if self.closed:  # nobody would cancel it
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self.loop.call_later(max(0.001, at - monotonic()), self._fired)
+
+    def _fired(self) -> None:
+        self._timer, self._timer_at = None, inf
+        if self._until == inf:
+            return
+        seconds, what, gap = self._limit
+        now = monotonic()
+        if gap:
+            self._until = max(self._until, (now if self._paused else self.silent_since) + seconds)
+        if self._until > now:
+            self._set_timer(self._until)
+        else:
+            self._broke(PodFault("timeout", f"{what} {seconds:g} s"))
+
+    def _news(self) -> asyncio.Future[None]:
+        """Is done when something has come, or will not come any more. Raises PodFault."""
         if self.closed and not self.complete:
             raise self._take_fault()
-        self._waiter = self.loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self.closed and not self.complete:
-            raise self._take_fault()
+        self._waiter = waiter = self.loop.create_future()
+        return waiter
 
     def _take_fault(self) -> Exception:
         """What broke it. Once raised, a fault holds frames that hold this connection, so this must not hold it."""
         fault, self.fault = self.fault, None
         return fault or PodFault("reset", "the connection was closed")
 
-    def _hold(self, read_bytes: int) -> None:
-        """A read for someone who takes the answer whole or in pieces."""
-        if self._pieces:
-            self._held += read_bytes
-            if self._held > MAX_HELD_BYTES:
-                self._broke(PodFault("malformed", "the answer is too large"))
-                return
-        if self._head_bytes <= MAX_HEAD_BYTES:
-            self._head_bytes += read_bytes
-            if not self.has_head and self._head_bytes > MAX_HEAD_BYTES:
-                self._broke(PodFault("malformed", "the head of the answer is too large"))
-                return
-        if self.has_head:
-            self._wake()
+    def _framed(self) -> bool:
+        """True when the end of the answer is not that of the connection."""
+        names = {name.lower() for name, _ in self.raw_headers}
+        return not names.isdisjoint((b"content-length", b"transfer-encoding"))
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -284,10 +315,8 @@ class PodConnection(asyncio.Protocol):
 
 
 def head_of(method: str, host: str, target: str, headers: Headers, body_bytes: int) -> bytes:
-    """A request's head. Raises ValueError for a line break in what others have made."""
-    lines = [f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers]
+    """A request's head. Raises ValueError for letters that no head can have."""
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *map(": ".join, headers)]
     if body_bytes or method not in ("GET", "HEAD"):
-        lines.append(f"Content-Length: {body_bytes}\r\n")
-    lines.append("\r\n")
-    return "".join(lines).encode("latin-1")
+        lines.append(f"Content-Length: {body_bytes}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

@@ -6,37 +6,41 @@ Rule of this room: a readback that fails costs the readback, not the request.
 from __future__ import annotations
 
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 from gateway.core.decide import Plan
 from gateway.core.fallback import Leg
-from gateway.core.pods import Pod
+from gateway.core.pods import Pod, Seat
 from gateway.core.policies import Route
 from gateway.net import headers as names
 from gateway.net.exchange import Incoming
 from gateway.net.handover import release
+from gateway.net.intake import Intake
 from gateway.net.outcome import Finished, LegFault, PodRejected
-from gateway.net.paces import Paces
+from gateway.net.paces import Paces, prefill_seat
 from gateway.net.parts import Parts
 from gateway.net.readback import MIN_TOKENS, PROOF_S, Recall, Recalled, RecallFault
 from gateway.net.records import RequestRecord
-from gateway.net.tracing import Step, traced
+from gateway.net.tracing import Step
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire import legs
 from gateway.wire.answers import PrefillAnswer, engine_of
 from gateway.wire.endpoints import Endpoint
-from gateway.wire.fields import Fields
-from gateway.wire.handovers import Handover, NixlPull
+from gateway.wire.handovers import Handover
 from gateway.wire.readback import on_ids, with_ids
 
 
 class PrefillLeg:
     """One request's way through P.
 
-    seat_tokens: what the request counts for in the load of a pod.
     handover: how its blocks get to D. ids: the prompt's, once P has read some of it back: D must take the prompt in the
     same ids.
     """
+
+    handover: Handover
+    ids: list[int] | None = None
 
     def __init__(
         self,
@@ -44,20 +48,15 @@ class PrefillLeg:
         endpoint: Endpoint,
         incoming: Incoming,
         record: RequestRecord,
-        fields: Fields,
-        session_id: str | None,
-        seat_tokens: int,
+        intake: Intake,
+        paces: Paces | None,
     ) -> None:
         self._parts = parts
-        self._api = endpoint.api
-        self._dialect = endpoint.dialect
+        self._endpoint = endpoint
         self._incoming = incoming
         self._record = record
-        self._fields = fields
-        self._session_id = session_id
-        self._seat_tokens = seat_tokens
-        self.ids: list[int] | None = None
-        self.handover: Handover = NixlPull()
+        self._intake = intake
+        self._paces = paces
 
     def begin(self, prefill: Pod) -> Handover:
         """Choose how the blocks get from there to D. Raises LegFault where that is not known."""
@@ -67,21 +66,26 @@ class PrefillLeg:
             raise LegFault(Leg.PREFILL, fault) from fault
         return self.handover
 
-    async def run(self, prefill: Pod, plan: Plan) -> PrefillAnswer:
+    def run(self, prefill: Pod, plan: Plan) -> Coroutine[Any, Any, PrefillAnswer]:
         """The prefill leg, with the history read from its holder where the plan says so and that works out."""
-        self._record.holder = self._record.readback_tokens = None
+        record = self._record
+        record.holder = record.readback_tokens = None
         if plan.holder is None:
-            return await self._ask(prefill)
-        plan.holder.readbacks += 1
+            return self._ask(prefill)
+        return self._with_holder(prefill, plan.holder, plan.resident_tokens)
+
+    async def _with_holder(self, prefill: Pod, holder: Pod, resident_tokens: int) -> PrefillAnswer:
+        holder.readbacks += 1
         prefill.readbacks += 1
         try:
-            return await self._read_back(prefill, plan.holder, plan.resident_tokens)
+            return await self._read_back(prefill, holder, resident_tokens)
         finally:
-            plan.holder.readbacks -= 1
+            holder.readbacks -= 1
             prefill.readbacks -= 1
 
     async def _read_back(self, prefill: Pod, holder: Pod, resident_tokens: int) -> PrefillAnswer:
-        recall = Recall(self._parts, self._incoming, self._record, self._api, self._fields, self._session_id)
+        record, api = self._record, self._endpoint.api
+        recall = Recall(self._parts, self._incoming, record, api, self._intake.fields, record.conversation)
         try:
             recalled = await recall.fetch(holder, prefill, resident_tokens)
         except RecallFault as none:
@@ -107,7 +111,7 @@ class PrefillLeg:
 
     def _must_read(self, prefill: Pod, recalled: Recalled) -> bool:
         """False when P may have so much of it that it need not read, hence proves nothing by answering."""
-        own = self._parts.residency.of(prefill, bytes.fromhex(self._session_id or "")).tokens
+        own = self._parts.residency.of(prefill, self._intake.recognition.conversation.key).tokens
         return own + MIN_TOKENS < recalled.tokens
 
     async def _without_readback(self, prefill: Pod, word: str) -> PrefillAnswer:
@@ -135,59 +139,64 @@ class PrefillLeg:
             parts.background(release(parts, messenger, self._incoming, self._record, recalled.offer))
 
     async def _ask(self, pod: Pod, recalled: Recalled | None = None) -> PrefillAnswer:
-        limit_s = self._parts.settings.timeouts.prefill_s
-        fields = self._fields if recalled is None else on_ids(self._api, self._fields, recalled.ids)
-        body = legs.prefill_body(self._api, fields, self._parts.settings.prefill_keep_fields, self.handover.ask)
+        parts, record, handover = self._parts, self._record, self.handover
+        limit_s = parts.settings.timeouts.prefill_s
+        api, fields = self._endpoint.api, self._intake.fields
+        if recalled is not None:
+            fields = on_ids(api, fields, recalled.ids)
+        body = legs.prefill_body(api, fields, parts.settings.prefill_keep_fields, handover.ask)
         if recalled is not None:
             body = legs.with_params(body, recalled.params)
             limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
+        incoming, request_id = self._incoming, record.request_id + handover.mark
+        headers = names.to_pod(incoming.header_items(), request_id, record.conversation, handover.rank, record.priority)
         began = time.monotonic()
         answer: PodAnswer | None = None
-        paces = Paces(self._parts, self._record)
-        seat = paces.prefill_seat(pod, self._seat_tokens)
+        text: bytes | None = None
+        seat = prefill_seat(self._paces, pod, self._intake.request.prompt_tokens)
         word: str | None = "cancelled"
         try:
-            answer = await self._call(pod, body, limit_s)
-            text = await answer.read(max(0.001, limit_s - (time.monotonic() - began)))
+            if record.trace is not None:
+                headers = record.trace.leg(Step.PREFILL, pod.url, headers)
+            answer = await parts.client.call("POST", pod.url, incoming.target, headers, body, limit_s)
+            text = await answer.read(max(0.001, began + limit_s - time.monotonic()))
             word = None if answer.status == 200 else "status"
         except PodFault as fault:
             word = fault.word
-            self._parts.notice(pod, fault)
+            parts.notice(pod, fault)
             raise LegFault(Leg.PREFILL, fault) from fault
         finally:
-            seat.leave_unless_kept()
-            self._parts.admission.freed()
-            if self._record.trace is not None:
-                self._record.trace.over(Step.PREFILL, word)
-            if answer is not None:
+            seat.leave()
+            parts.admission.freed()
+            if record.trace is not None:
+                record.trace.over(Step.PREFILL, word)
+            if answer is not None and text is None:
                 answer.close()
         if answer.status != 200:
             finished = Finished(answer.status, answer.headers, text)
             if 400 <= answer.status < 500:
                 raise PodRejected(finished)
             raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
-        prefilled = self._dialect.read_prefill(text)
+        return self._read(pod, seat, text, began)
+
+    def _read(self, pod: Pod, seat: Seat, text: bytes, began: float) -> PrefillAnswer:
+        """What P's answer teaches, and what D is to be told."""
+        parts, record, prefilled = self._parts, self._record, self._endpoint.dialect.read_prefill(text)
         handover = self.handover.answered(prefilled)
         if handover is None:
             why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
             raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
         if handover is not prefilled.handover:
             prefilled = replace(prefilled, handover=handover)
-        self._parts.met_engine(pod, engine_of(handover))
-        self._parts.origins.learn(pod, handover)
-        self._parts.praise(pod)
-        self._record.prefill_s = time.monotonic() - began
-        paces.prefilled(seat, self._record.prefill_s)
-        if prefilled.usage is not None:
-            new_tokens = prefilled.usage.prompt_tokens - (prefilled.usage.cached_tokens or 0)
-            self._parts.outliers.timed(pod, self._record.prefill_s, new_tokens, time.monotonic())
-            self._record.prefill_cached_tokens = prefilled.usage.cached_tokens
+        parts.met_engine(pod, engine_of(handover))
+        parts.origins.learn(pod, handover)
+        parts.praise(pod)
+        now = time.monotonic()
+        record.prefill_s = seconds = now - began
+        if self._paces is not None:
+            self._paces.prefilled(seat, seconds)
+        usage = prefilled.usage
+        if usage is not None:
+            record.prefill_cached_tokens = cached = usage.cached_tokens
+            parts.outliers.timed(pod, seconds, usage.prompt_tokens - cached, now)
         return prefilled
-
-    async def _call(self, pod: Pod, body: bytes, timeout_s: float) -> PodAnswer:
-        request_id = self._record.request_id + self.handover.mark
-        priority = self._record.priority
-        items = self._incoming.header_items()
-        headers = names.to_pod(items, request_id, self._session_id, self.handover.rank, priority)
-        headers = traced(self._record.trace, Step.PREFILL, pod.url, headers)
-        return await self._parts.client.call("POST", pod.url, self._incoming.target, headers, body, timeout_s)

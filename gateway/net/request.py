@@ -13,28 +13,29 @@ from gateway.net.exchange import Headers
 
 
 class HeaderMap(Mapping[str, str]):
-    """Headers by name without case; of repeated ones the first."""
+    """Headers by name without case; of repeated ones the first. lower: the same by their names in lower case."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("lower",)
 
     def __init__(self, items: Headers) -> None:
-        self._values = {name.lower(): value for name, value in reversed(items)}
+        self.lower = {name.lower(): value for name, value in reversed(items)}
 
     def __getitem__(self, name: str) -> str:
-        return self._values[name.lower()]
+        return self.lower[name.lower()]
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self._values.get(name.lower(), default)
+        return self.lower.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self.lower)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.lower)
 
 
 class Request:
-    """A complete request (`exchange.Incoming`). chunks: the client understands a chunked answer (HTTP/1.1)."""
+    """A complete request (`exchange.Incoming`). chunks: the client understands a chunked answer (HTTP/1.1). headers:
+    those items by name, where that is at hand."""
 
     __slots__ = ("_items", "body", "chunks", "headers", "keep_alive", "method", "path", "peer", "target")
 
@@ -49,13 +50,14 @@ class Request:
         chunks: bool,
         keep_alive: bool,
         peer: str = "",
+        headers: HeaderMap | None = None,
     ) -> None:
         self.peer = peer
         self.method = method
         self.target = target
         self.path = target.partition("?")[0]
         self._items = items
-        self.headers = HeaderMap(items)
+        self.headers = HeaderMap(items) if headers is None else headers
         self.body = body
         self.chunks = chunks
         self.keep_alive = keep_alive and chunks

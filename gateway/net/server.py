@@ -7,6 +7,7 @@ hundred thousand idle ones cost nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 from collections import defaultdict
@@ -133,6 +134,7 @@ class HttpServer:
     def watch(self, connection: Connection, deadline: float) -> None:
         if (place := self._connections.get(connection)) is not None:
             self._watched[int(deadline / self._tick_s)].add(place)
+            connection.next_look = deadline
 
     def _accept_more(self, listener: socket.socket) -> None:
         """Take in who else waits. uvloop accepts one client per turn of its loop, so that under load, when turns are
@@ -165,8 +167,6 @@ class HttpServer:
             connection.abort()
         finally:
             connection.finished()
-            if connection.lost:
-                self._gone(connection)
 
     def _gone(self, connection: Connection) -> None:
         if (place := self._connections.pop(connection, None)) is not None:
@@ -185,6 +185,7 @@ class HttpServer:
                     connection = place.connection
                     if connection is None:
                         continue
+                    connection.next_look = math.inf
                     if connection.deadline > now:
                         self.watch(connection, connection.deadline)
                     elif connection.deadline:

@@ -8,15 +8,15 @@ MooncakeConnector of vLLM 0.32, where an aborted P left them taken for VLLM_MOON
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from gateway.core.decide import Plan
 from gateway.core.fallback import Leg
-from gateway.core.handovers import Waiting
-from gateway.core.pods import Pod
+from gateway.core.pods import Pod, Seat
 from gateway.net.exchange import Incoming
-from gateway.net.handover import close_opened
+from gateway.net.handover import close_opened, let_go
 from gateway.net.leases import Lease
 from gateway.net.outcome import LegFault
 from gateway.net.parts import Parts
@@ -32,32 +32,27 @@ Opened = TypeVar("Opened")
 
 
 class Transfer:
-    """One request's. `prepare` before each answering leg, `beside` around it, then what became of it; `drop` at last.
+    """One request's. `prepare` before each answering leg, `beside` around that of a hand-over, then what became of it;
+    `drop` at last.
 
-    ids: the prompt's, where D must take it in the same ids as P.
+    prefilled: what P answered, or what is known of it beforehand; None where D is to work alone. mark: goes behind the
+    request's id on the answering leg. unused: P has answered, and no D has begun with it. ids: the prompt's, where D
+    must take it in the same ids as P.
     """
+
+    prefilled: PrefillAnswer | None = None
+    mark = ""
+    unused = False
+    ids: list[int] | None = None
+    _lease: Lease | None = None
+    _early: PrefillAnswer | None = None
+    _running: asyncio.Task[None] | None = None
+    _by: str | None = None
 
     def __init__(self, parts: Parts, incoming: Incoming, record: RequestRecord) -> None:
         self._parts = parts
+        self._incoming = incoming
         self._record = record
-        self._lease = Lease(parts, incoming, record)
-        self._prefilled: PrefillAnswer | None = None
-        self._early: PrefillAnswer | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._by: str | None = None
-        self._mark = ""
-        self.unused = False
-        self.ids: list[int] | None = None
-
-    @property
-    def prefilled(self) -> PrefillAnswer | None:
-        """What P answered, or what is known of it beforehand; None where D is to work alone."""
-        return self._prefilled or self._early
-
-    @property
-    def mark(self) -> str:
-        """Goes behind the request's id on the answering leg."""
-        return self._mark if self.prefilled is not None else ""
 
     @property
     def extra_s(self) -> float:
@@ -66,52 +61,86 @@ class Transfer:
 
     async def prepare(self, plan: Plan, make_leg: Callable[[], PrefillLeg]) -> None:
         """Do what must be done before D is asked. make_leg: where P is to be asked. Raises LegFault, PodRejected."""
-        if plan.prefill is None:
-            self.drop()
-            self._prefilled = self._early = None
-            return
-        if self._prefilled is not None and self.unused and not self._lease.stale:
+        prefill = plan.prefill
+        if prefill is not None and self.unused and self._lease is not None and not self._lease.stale:
             self._record.prefill = self._by
             return
-        self.drop()
-        self._prefilled = self._early = None
+        if self._by is not None:
+            self._begin_again()
+        if prefill is None:
+            return
         leg = make_leg()
-        handover = leg.begin(plan.prefill)
-        self._mark, self._by = handover.mark, plan.prefill.url
+        handover = leg.begin(prefill)
+        self.mark, self._by = handover.mark, prefill.url
         if handover.tell is None:
-            self._answered(plan.prefill, leg, await leg.run(plan.prefill, plan))
+            self._answered(prefill, leg, await leg.run(prefill, plan))
         else:
-            self._early = PrefillAnswer(handover.tell, None, PrefillDetails(None), None)
-            self._running = asyncio.ensure_future(self._run(plan.prefill, leg, plan))
+            self._early = self.prefilled = PrefillAnswer(handover.tell, None, PrefillDetails(None), None)
+            self._running = asyncio.ensure_future(self._run(prefill, leg, plan))
 
-    def beside(self, opening: Coroutine[Any, Any, Opened]) -> Coroutine[Any, Any, Opened]:
-        """The answering leg, ended where a leg to P that runs beside it fails."""
-        return opening if self._running is None else self._race(self._running, opening)
+    async def beside(self, seat: Seat, leg: Coroutine[Any, Any, Opened]) -> Opened:
+        """The answering leg of a hand-over. It is ended where a leg to P that runs beside it fails; where the client
+        leaves, it goes on for a while, with its seat (see `net.handover`)."""
+        loop, began = asyncio.get_running_loop(), time.monotonic()
+        opening = loop.create_task(leg if self._running is None else self._race(self._running, leg))
+        over = loop.create_future()
+
+        def told(_: object) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        opening.add_done_callback(told)
+        try:
+            await over  # not the leg itself, which would be cancelled with whoever waits for it
+            return opening.result()
+        except BaseException:
+            if opening.done():
+                close_opened(opening)
+            else:
+                self._pass_on(seat, opening, began)
+            raise
+        finally:
+            del opening  # its error holds this frame
 
     def taken(self) -> None:
         """D answered, so it has the blocks."""
         self.unused = False
-        self._lease.taken()
+        if self._lease is not None:
+            self._lease.taken()
 
     def failed(self, failure: LegFault) -> None:
         """A leg failed."""
-        self.unused = self._prefilled is not None and not failure.fault.reached
-        self._lease.failed(failure.fault)
+        self.unused = self._lease is not None and not failure.fault.reached
+        if self._lease is not None:
+            self._lease.failed(failure.fault)
         self._part(end=failure.leg is Leg.PREFILL or not failure.fault.reached)
 
     def rejected(self, pod: Pod) -> None:
         """D refused the request."""
-        self._lease.rejected(pod)
+        if self._lease is not None:
+            self._lease.rejected(pod)
         self._part(end=True)
-
-    def passed_on(self) -> Waiting | None:
-        """Someone else goes on with the answering leg."""
-        return self._lease.passed_on()
 
     def drop(self) -> None:
         """The request has no more use for it. Harmless when it is over already."""
-        self._lease.drop()
-        self._part(end=False)
+        if self._lease is not None:
+            self._lease.drop()
+        if self._running is not None:
+            self._part(end=False)
+
+    def _begin_again(self) -> None:
+        """Nothing of the hand-over before is of use to the next attempt."""
+        self.drop()
+        self._lease = self._early = self.prefilled = self._by = None
+        self.mark, self.unused = "", False
+
+    def _pass_on(self, seat: Seat, opening: asyncio.Future[Any], began: float) -> None:
+        """The client has left the answering leg."""
+        seat.kept = True
+        parts = self._parts
+        grace_s = parts.settings.timeouts.handover_grace_s - (time.monotonic() - began)
+        waiting = None if self._lease is None else self._lease.passed_on()
+        parts.background(let_go(seat, opening, grace_s, parts.let_go_done(waiting)))
 
     async def _run(self, prefill: Pod, leg: PrefillLeg, plan: Plan) -> None:
         mine = asyncio.current_task()
@@ -121,8 +150,8 @@ class Transfer:
 
     def _answered(self, prefill: Pod, leg: PrefillLeg, answer: PrefillAnswer) -> None:
         words = None if answer.handover is None else leg.handover.release(answer.handover)
-        self._lease.begin(prefill, words)
-        self._prefilled, self.ids, self.unused = answer, leg.ids, True
+        self._lease = Lease(self._parts, self._incoming, self._record, prefill, words)
+        self.prefilled, self.ids, self.unused = answer, leg.ids, True
         if self._early is not None:  # D's answer may have begun with these
             self._early.details.raw = answer.details.raw
 

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import ssl
 from collections import deque
+from time import monotonic
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -27,36 +28,6 @@ _STALE_WITHIN_S = 1.0
 
 OWN_TROUBLE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
 """Why a connection could not be made, where it is not the pod's fault."""
-
-
-class Limit:
-    """Breaks a connection's answer off when it takes too long: in all, or (gap) since its last bytes.
-
-    One timer for as long as it lasts; a gap is looked at when the timer fires, not at every chunk.
-    """
-
-    def __init__(self, connection: PodConnection, seconds: float, what: str, *, gap: bool = False) -> None:
-        self._connection = connection
-        self._seconds = seconds
-        self._what = what
-        self._gap = gap
-        self._loop = connection.loop
-        self._timer = self._loop.call_later(max(0.001, seconds), self._fired)
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def _fired(self) -> None:
-        connection = self._connection
-        if self._gap:
-            left = connection.silent_since + self._seconds - self._loop.time()
-            if connection.paused or left > 0:
-                self._timer = self._loop.call_later(self._seconds if connection.paused else left, self._fired)
-                return
-        connection.break_off(PodFault("timeout", f"{self._what} {self._seconds:g} s"))
 
 
 class PodAnswer:
@@ -88,23 +59,21 @@ class PodAnswer:
 
     async def read(self, timeout_s: float) -> bytes:
         """The whole body. Raises PodFault."""
-        connection = self._open()
-        if connection.complete:
-            body = connection.take()
-        else:
-            with Limit(connection, timeout_s, "the body took more than"):
-                body = await connection.until_complete()
-        self._give_back()
+        connection = self._connection
+        if connection is None:
+            raise PodFault("reset", "the answer was closed")
+        body = connection.take() if connection.complete else await connection.until_complete(timeout_s)
+        self._connection = None
+        self._pool.put(connection)
         return body
 
     async def next_chunk(self, timeout_s: float) -> bytes:
         """What has arrived, at least a byte; empty at the proper end. Raises PodFault."""
         if self._connection is None:
             return b""
-        with Limit(self._connection, timeout_s, "silent for more than"):
-            data = await self._connection.until_more()
+        data = await self._connection.until_more(timeout_s)
         if not data:
-            self._give_back()
+            self.close()
         return data
 
     async def pipe(self, sink: Sink, gap_s: float) -> None:
@@ -112,9 +81,8 @@ class PodAnswer:
         raises."""
         if self._connection is None:
             return
-        with Limit(self._connection, gap_s, "silent for more than", gap=True):
-            await self._connection.pipe(sink)
-        self._give_back()
+        await self._connection.pipe(sink, gap_s)
+        self.close()
 
     def pause(self) -> None:
         """Let the pod wait."""
@@ -128,19 +96,6 @@ class PodAnswer:
 
     def close(self) -> None:
         """Close the connection, which makes the pod abort the request. Harmless after the end."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            if connection.reusable:
-                self._pool.put(connection)
-            else:
-                connection.close()
-
-    def _open(self) -> PodConnection:
-        if self._connection is None:
-            raise PodFault("reset", "the answer was closed")
-        return self._connection
-
-    def _give_back(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._pool.put(connection)
@@ -162,22 +117,22 @@ class _Pool:
 
     def take(self) -> PodConnection | None:
         """A connection that is still good, as far as can be seen."""
-        oldest = self._loop.time() - POD_KEEPALIVE_S
-        while self._idle and (self._idle[0].closed or self._idle[0].idle_since < oldest):
-            self._idle.popleft().close()
-        while self._idle:
-            connection = self._idle.pop()
+        idle = self._idle
+        oldest = monotonic() - POD_KEEPALIVE_S
+        while idle and (idle[0].closed or idle[0].silent_since < oldest):
+            idle.popleft().close()
+        while idle:
+            connection = idle.pop()
             if not connection.closed:
                 return connection
         return None
 
     def put(self, connection: PodConnection) -> None:
-        """The answer on it is over."""
-        if self.shut or not connection.reusable:
+        """Nobody waits for the answer on it any more."""
+        if connection.rest() and not self.shut:
+            self._idle.append(connection)
+        else:
             connection.close()
-            return
-        connection.rest()
-        self._idle.append(connection)
 
     async def dial(self, connect_s: float) -> PodConnection:
         """A new connection. Raises PodFault."""
@@ -256,31 +211,30 @@ class PodClient:
             raise RuntimeError("PodClient is used outside its context")
         if self.key is not None:
             headers = signed(headers, self.key)
-        pool = self._pools.get(pod_url)
-        if pool is None:
-            tls = self._tls or (ssl.create_default_context() if pod_url.startswith("https:") else None)
-            pool = self._pools[pod_url] = _Pool(pod_url, tls)
+        pool = self._pools.get(pod_url) or self._pool_of(pod_url)
         head = head_of(method, pool.name, target, headers, len(body))
         connection = pool.take()
         while True:
             if connection is None:
                 connection = await pool.dial(min(self._connect_s, timeout_s))
-            began = connection.loop.time()
             try:
-                connection.ask(head, body, bodyless=method == "HEAD")
-                with Limit(connection, timeout_s, "no answer within"):
-                    await connection.until_head()
-                if connection.status == 401 and self.key is not None:
+                connection.ask(head, body)
+                await connection.until_head(timeout_s, bodyless=method == "HEAD")
+                if self.key is not None and connection.status == 401:
                     raise PodFault("status", "401: the pod does not take the gateway's key")
                 return PodAnswer(connection, pool)
             except PodFault as fault:
                 connection.close()
-                stale = (
-                    connection.used > 1 and not connection.heard and connection.loop.time() - began <= _STALE_WITHIN_S
-                )
+                lasted_s = monotonic() - connection.silent_since
+                stale = connection.used > 1 and not connection.heard and lasted_s <= _STALE_WITHIN_S
                 if not stale or fault.word != "reset" or pool.shut:
                     raise
                 connection = None
             except BaseException:
                 connection.close()
                 raise
+
+    def _pool_of(self, pod_url: str) -> _Pool:
+        tls = self._tls or (ssl.create_default_context() if pod_url.startswith("https:") else None)
+        pool = self._pools[pod_url] = _Pool(pod_url, tls)
+        return pool

@@ -13,11 +13,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TextIO
+from functools import lru_cache
+from types import NoneType
+from typing import Any, TextIO, cast
 
 import msgspec
 
-from gateway.net.records import Outcome, RequestRecord
+from gateway.net.records import IdleObserver, Outcome, RequestRecord
 
 ACCESS = logging.getLogger("ppd_gateway.access")
 FAULTS = logging.getLogger("ppd_gateway.fault")
@@ -50,8 +52,10 @@ Format = Callable[[str, int, RequestRecord], str]
 def console_access(who: str = "") -> Format:
     """Access lines as all others look. who: what stands before the first field."""
 
+    head = f"INFO {ACCESS.name} {who}"
+
     def line(second: str, milliseconds: int, record: RequestRecord) -> str:
-        return f"{second},{milliseconds:03d} INFO {ACCESS.name} {who}{request_line(record)}\n"
+        return f"{second},{milliseconds:03d} {head}{request_line(record)}\n"
 
     return line
 
@@ -61,8 +65,10 @@ def json_access(worker: int | None = None) -> Format:
     who = {} if worker is None else {"worker": worker}
     head = msgspec.json.encode({"level": "info", "logger": ACCESS.name, **who, "event": "request"}).decode()[1:-1]
 
+    encode = msgspec.json.Encoder().encode
+
     def line(second: str, milliseconds: int, record: RequestRecord) -> str:
-        fields = msgspec.json.encode(request_fields(record)).decode()
+        fields = encode(_told(record)).decode()
         return f'{{"time":"{second}.{milliseconds:03d}Z",{head},{fields[1:]}\n'
 
     line.utc = True  # type: ignore[attr-defined]
@@ -140,60 +146,110 @@ class AccessWriter:
                 self._stream.flush()
 
 
+_MILLISECONDS = "%.1f"
+
+_FIELDS = (
+    ("id", "%s"),
+    ("status", "%s"),
+    ("outcome", "%s"),
+    ("method", "%s"),
+    ("path", "%s"),
+    ("stream", "%d"),
+    ("route", "%s"),
+    ("arm", "%s"),
+    ("prefill", "%s"),
+    ("holder", "%s"),
+    ("answered_by", "%s"),
+    ("conversation", "%s"),
+    ("turn", "%s"),
+    ("attempts", "%s"),
+    ("prompt_tokens", "%s"),
+    ("expected_tokens", "%s"),
+    ("cached_tokens", "%s"),
+    ("p_cached_tokens", "%s"),
+    ("readback_tokens", "%s"),
+    ("output_tokens", "%s"),
+    ("prefill_ms", _MILLISECONDS),
+    ("ttft_ms", _MILLISECONDS),
+    ("tpot_ms", _MILLISECONDS),
+    ("total_ms", _MILLISECONDS),
+    ("shadow_route", "%s"),
+    ("class", "%s"),
+    ("queued_ms", _MILLISECONDS),
+    ("refused", "%s"),
+    ("reason", '"%s"'),
+    ("shadow_reason", '"%s"'),
+)
+"""What is told of a request, in order, by stable names: and how people read it."""
+
+
+def _values(record: RequestRecord) -> tuple[Any, ...]:
+    """Those of `_FIELDS`, with None where one does not apply; milliseconds with all their decimals."""
+    prefill_s, ttft_s, tpot_s, queued_s = record.prefill_s, record.ttft_s, record.tpot_s, record.queued_s
+    return (
+        record.request_id,
+        record.status or None,
+        record.outcome,
+        record.method,
+        record.path,
+        record.stream,
+        record.route,
+        None if record.route is None else record.arm,
+        record.prefill,
+        record.holder,
+        record.answering,
+        record.conversation,
+        record.turn,
+        record.attempts if record.attempts > 1 else None,
+        record.prompt_tokens,
+        record.expected_tokens,
+        record.cached_tokens,
+        record.prefill_cached_tokens,
+        record.readback_tokens,
+        record.output_tokens,
+        None if prefill_s is None else prefill_s * 1000,
+        None if ttft_s is None else ttft_s * 1000,
+        None if tpot_s is None else tpot_s * 1000,
+        record.total_s * 1000,
+        record.shadow_route,
+        record.service,
+        queued_s * 1000 if queued_s > 0.0005 else None,
+        record.refused,
+        record.reason or None,
+        record.shadow_reason,
+    )
+
+
+_Told: Any = msgspec.defstruct("_Told", [(name, Any, None) for name, _ in _FIELDS], omit_defaults=True)
+_IN_MILLISECONDS = [name for name, form in _FIELDS if form is _MILLISECONDS]
+
+
+def _told(record: RequestRecord) -> msgspec.Struct:
+    """What is told of a request, for machines: without what does not apply."""
+    told = _Told(*_values(record))
+    for name in _IN_MILLISECONDS:
+        if (value := getattr(told, name)) is not None:
+            setattr(told, name, round(value, 1))
+    return cast(msgspec.Struct, told)
+
+
 def request_fields(record: RequestRecord) -> dict[str, Any]:
     """What is told of a request, by stable names. Times in milliseconds; what does not apply is left out."""
-    return {name: value for name, value in _all_fields(record).items() if value is not None}
-
-
-def _all_fields(record: RequestRecord) -> dict[str, Any]:
-    """With None where something does not apply."""
-    routed = record.route is not None
-    return {
-        "id": record.request_id,
-        "status": record.status or None,
-        "outcome": record.outcome,
-        "method": record.method,
-        "path": record.path,
-        "stream": record.stream,
-        "route": record.route,
-        "arm": record.arm if routed else None,
-        "prefill": record.prefill,
-        "holder": record.holder,
-        "answered_by": record.answering,
-        "conversation": record.conversation,
-        "turn": record.turn,
-        "attempts": record.attempts if record.attempts > 1 else None,
-        "prompt_tokens": record.prompt_tokens,
-        "expected_tokens": record.expected_tokens,
-        "cached_tokens": record.cached_tokens,
-        "p_cached_tokens": record.prefill_cached_tokens,
-        "readback_tokens": record.readback_tokens,
-        "output_tokens": record.output_tokens,
-        "prefill_ms": _ms(record.prefill_s),
-        "ttft_ms": _ms(record.ttft_s),
-        "tpot_ms": _ms(record.tpot_s),
-        "total_ms": _ms(record.total_s),
-        "shadow_route": record.shadow_route,
-        "class": record.service,
-        "queued_ms": _ms(record.queued_s) if record.queued_s > 0.0005 else None,
-        "refused": record.refused,
-        "reason": record.reason or None,
-        "shadow_reason": record.shadow_reason,
-    }
+    return cast(dict[str, Any], msgspec.to_builtins(_told(record)))
 
 
 def request_line(record: RequestRecord) -> str:
     """The same for people."""
-    fields = _all_fields(record)
-    fields["stream"] = int(record.stream)
-    for name in ("reason", "shadow_reason"):
-        if fields[name] is not None:
-            fields[name] = f'"{fields[name]}"'
-    return " ".join([f"{name}={value}" for name, value in fields.items() if value is not None])
+    values = _values(record)
+    return _line_with(tuple(map(type, values))) % values
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 1)
+@lru_cache(maxsize=256)
+def _line_with(types: tuple[type, ...]) -> str:
+    """A line's format by the types of its values: most requests have the same ones. None leaves nothing in it."""
+    told = zip(_FIELDS, types, strict=True)
+    forms = ["%.0s" if kind is NoneType else f" {name}={form}" for (name, form), kind in told]
+    return "".join(forms).lstrip()
 
 
 def _event(event: str, **fields: object) -> dict[str, object]:
@@ -201,7 +257,7 @@ def _event(event: str, **fields: object) -> dict[str, object]:
     return {"fields": {"event": event, **{name: value for name, value in fields.items() if value is not None}}}
 
 
-class LogObserver:
+class LogObserver(IdleObserver):
     """Writes what happens to the log.
 
     access: where the lines of answered requests go, in place of the logger `ppd_gateway.access`.
@@ -209,9 +265,6 @@ class LogObserver:
 
     def __init__(self, access: AccessWriter | None = None) -> None:
         self._access = access
-
-    def started(self, record: RequestRecord) -> None:
-        """Nothing to say yet."""
 
     def finished(self, record: RequestRecord) -> None:
         quiet = record.route is None and record.outcome is Outcome.OK

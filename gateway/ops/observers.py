@@ -5,24 +5,27 @@ Rule of this room: everybody is told, in the order they were given.
 
 from __future__ import annotations
 
-from gateway.net.records import Observer, RequestRecord
+from gateway.net.records import IdleObserver, Observer, RequestRecord
 
 
 class Observers:
-    """Tells several observers. Those of another `Observers` are told directly."""
+    """Tells several observers. Those of another `Observers` are told directly, and nobody of a request who does nothing
+    then."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers: list[Observer] = []
         for observer in observers:
             self._observers += observer._observers if isinstance(observer, Observers) else [observer]
+        self._started = [each.started for each in self._observers if type(each).started is not IdleObserver.started]
+        self._finished = [each.finished for each in self._observers if type(each).finished is not IdleObserver.finished]
 
     def started(self, record: RequestRecord) -> None:
-        for observer in self._observers:
-            observer.started(record)
+        for started in self._started:
+            started(record)
 
     def finished(self, record: RequestRecord) -> None:
-        for observer in self._observers:
-            observer.finished(record)
+        for finished in self._finished:
+            finished(record)
 
     def fault(self, kind: str, pod: str | None, request_id: str, detail: str) -> None:
         for observer in self._observers:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.wire.fields import NULL, Fields, is_null, join, split
+from gateway.wire.fields import NULL, Fields, given, join, split
 from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts import THINK, message_head, reply_head
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
@@ -58,14 +58,13 @@ class PrefillAnswer:
 def read_prefill(body: bytes) -> PrefillAnswer:
     """Read P's answer; a body that is no JSON object reads as an answer without a hand-over."""
     fields = _fields(body) or {}
-    handover = fields.get("kv_transfer_params")
     usage = fields.get("usage")
     choice = _first_choice(fields)
     return PrefillAnswer(
-        handover=None if is_null(handover) else handover,
+        handover=given(fields, "kv_transfer_params"),
         usage=read_usage(usage),
         details=PrefillDetails.of(usage),
-        finish_reason=choice.finish_reason if choice else None,
+        finish_reason=choice.finish_reason if choice is not None else None,
     )
 
 
@@ -82,8 +81,7 @@ def engine_of(answer: bytes) -> bytes | None:
     return None if found is None else found[1]
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
+class WholeAnswer(msgspec.Struct, frozen=True):
     """An unstreamed answer as the client gets it, and what it taught the gateway.
 
     reasoned: some of it was reasoning, which the next turn's prompt will not show.
@@ -108,24 +106,31 @@ def rewrite_answer(body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
     fields = _fields(body)
     if fields is None:
         return WholeAnswer(body, None, None, None)
-    usage_raw, offer = fields.get("usage"), fields.get("kv_transfer_params")
-    changed = False
-    for name in HANDOVER_FIELDS:
-        if not is_null(fields.get(name)):
-            fields[name] = NULL
-            changed = True
-    if prefill is not None and usage_raw is not None and not is_null(usage_raw):
-        fields["usage"] = prefill.put_into(usage_raw, keep_null=True)
-        changed = True
-    choice, usage = _first_choice(fields), read_usage(usage_raw)
+    said, offer = given(fields, "usage"), fields.get("kv_transfer_params")
+    changed = hide_handover(fields)
+    usage = read_usage(said)
+    if prefill is not None and said is not None:
+        fields["usage"] = told = prefill.put_into(said, keep_null=True)
+        changed = changed or told is not said
+    head, finish_reason, reasoned = _read_choice(_first_choice(fields))
     return WholeAnswer(
         body=join(fields) if changed else body,
         usage=usage,
-        reply_head=_head(choice) if choice else None,
-        finish_reason=choice.finish_reason if choice else None,
-        reasoned=(usage is not None and usage.reasoned) or (choice is not None and _shows_reasoning(choice)),
-        offer=None if is_null(offer) else offer,
+        reply_head=head,
+        finish_reason=finish_reason,
+        reasoned=reasoned or (usage is not None and usage.reasoned),
+        offer=None if offer == NULL else offer,
     )
+
+
+def hide_handover(fields: Fields) -> bool:
+    """Null a pod's hand-over parameters. True when there were any."""
+    changed = False
+    for name in HANDOVER_FIELDS:
+        if fields.get(name, NULL) != NULL:
+            fields[name] = NULL
+            changed = True
+    return changed
 
 
 def _fields(body: bytes) -> Fields | None:
@@ -146,16 +151,15 @@ def _first_choice(fields: Fields) -> _Choice | None:
     return choices[0] if choices else None
 
 
-def _head(choice: _Choice) -> bytes:
+def _read_choice(choice: _Choice | None) -> tuple[bytes | None, str | None, bool]:
+    """The head of its reply, why it ended, and whether it shows reasoning."""
+    if choice is None:
+        return None, None, False
     message = choice.message
     if message is None:
-        return reply_head(choice.text or "")
+        return reply_head(choice.text or ""), choice.finish_reason, False
+    content = message.content or ""
     call = message.tool_calls[0].function if message.tool_calls else None
-    return message_head(message.content or "", f"{call.name or ''}{call.arguments or ''}" if call else "")
-
-
-def _shows_reasoning(choice: _Choice) -> bool:
-    message = choice.message
-    if message is None:
-        return False
-    return bool(message.reasoning or message.reasoning_content) or (message.content or "").lstrip().startswith(THINK)
+    head = message_head(content, f"{call.name or ''}{call.arguments or ''}" if call is not None else "")
+    reasoned = bool(message.reasoning or message.reasoning_content) or content.lstrip().startswith(THINK)
+    return head, choice.finish_reason, reasoned

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.wire.answers import PrefillAnswer, WholeAnswer
-from gateway.wire.fields import Fields, is_null, join
+from gateway.wire.fields import NULL, Fields, given, join
 from gateway.wire.framing import EventFramer, data_of
 from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts import REPLY_HEAD_CHARACTERS, message_head
@@ -47,16 +47,18 @@ class _Event(msgspec.Struct):
 
 
 _fields_decoder = msgspec.json.Decoder(Fields)
-_counts_decoder = msgspec.json.Decoder(_Counts)
+_counts_decoder = msgspec.json.Decoder(_Counts | None)
 _event_decoder = msgspec.json.Decoder(_Event)
 
 
 def _usage(value: msgspec.Raw | None) -> Usage | None:
-    if is_null(value) or value is None:
+    if value is None:
         return None
     try:
         counts = _counts_decoder.decode(value)
     except msgspec.DecodeError:
+        return None
+    if counts is None:
         return None
     read = counts.cache_read_input_tokens or 0
     prompt = counts.input_tokens + read + (counts.cache_creation_input_tokens or 0)
@@ -88,7 +90,6 @@ class MessagesTap(EventFramer):
     """
 
     def __init__(self, prefill: PrefillDetails | None) -> None:
-        super().__init__()
         self.usage: Usage | None = None
         self.error: str | None = None
         self.fingerprint: msgspec.Raw | None = None
@@ -145,7 +146,7 @@ class MessagesTap(EventFramer):
         fields = _fields(data_of(event))
         usage = fields.get("usage")
         self.usage = _usage(usage) or self.usage
-        if self._prefill is None or usage is None or is_null(usage):
+        if self._prefill is None or usage is None or usage == NULL:
             return event
         fields["usage"] = _with_counts(usage, self._prefill)
         return b"event: message_delta\ndata: " + join(fields) + b"\n\n"
@@ -162,9 +163,9 @@ class Anthropic:
 
     def read_prefill(self, body: bytes) -> PrefillAnswer:
         fields = _fields(body)
-        handover, usage = fields.get("kv_transfer_params"), fields.get("usage")
+        usage = fields.get("usage")
         return PrefillAnswer(
-            handover=None if is_null(handover) else handover,
+            handover=given(fields, "kv_transfer_params"),
             usage=_usage(usage),
             details=PrefillDetails(usage),
             finish_reason=_FINISH.get(_text(fields, "stop_reason") or ""),
@@ -172,9 +173,9 @@ class Anthropic:
 
     def rewrite(self, body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
         fields = _fields(body)
-        usage, offer = fields.get("usage"), fields.get("kv_transfer_params")
+        usage, offer = given(fields, "usage"), given(fields, "kv_transfer_params")
         changed = [fields.pop(name) for name in HANDOVER_FIELDS if name in fields]
-        if prefill is not None and usage is not None and not is_null(usage):
+        if prefill is not None and usage is not None:
             fields["usage"] = _with_counts(usage, prefill)
             changed.append(usage)
         content = _value(fields.get("content"))
@@ -185,7 +186,7 @@ class Anthropic:
             reply_head=head_of_content(blocks) if blocks else None,
             finish_reason=_FINISH.get(_text(fields, "stop_reason") or ""),
             reasoned=any(isinstance(block, dict) and "thinking" in str(block.get("type")) for block in blocks),
-            offer=None if is_null(offer) else offer,
+            offer=offer,
         )
 
     def blames_the_pod(self, opening: bytes) -> bool:

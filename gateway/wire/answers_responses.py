@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from gateway.wire.answers import PrefillAnswer, WholeAnswer
+from gateway.wire.answers import PrefillAnswer, WholeAnswer, hide_handover
 from gateway.wire.errors import ErrorBody, error_body
-from gateway.wire.fields import NULL, Fields, is_null, join
+from gateway.wire.fields import NULL, Fields, given, join
 from gateway.wire.framing import EventFramer, data_of
-from gateway.wire.legs import HANDOVER_FIELDS
 from gateway.wire.prompts_responses import head_of_output
 from gateway.wire.usage import PrefillDetails, Usage, counted
 
 _LAST = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
+_FINISH = {"incomplete": "length", "completed": "stop"}
 _FIRST = (b"event: response.created\n", b"event: response.in_progress\n", b"event: response.queued\n")
 
 
@@ -82,13 +82,11 @@ def _reasoned(answer: _Answer) -> bool:
 
 def _presentable(fields: Fields, prefill: PrefillDetails | None) -> bool:
     """Put what the client should get into an answer's fields. True when that changed something."""
-    changed = False
-    for name in HANDOVER_FIELDS:
-        if not is_null(fields.get(name)):
-            fields[name] = NULL
-            changed = True
+    changed = hide_handover(fields)
+    if prefill is None or prefill.raw is None:
+        return changed
     usage = _fields(fields.get("usage"))
-    if prefill is not None and prefill.raw is not None and "input_tokens_details" in usage:
+    if "input_tokens_details" in usage:
         usage["input_tokens_details"] = prefill.raw
         fields["usage"] = msgspec.Raw(join(usage))
         changed = True
@@ -102,7 +100,6 @@ class ResponsesTap(EventFramer):
     """
 
     def __init__(self, prefill: PrefillDetails | None) -> None:
-        super().__init__()
         self.usage: Usage | None = None
         self.error: str | None = None
         self.fingerprint: msgspec.Raw | None = None
@@ -136,8 +133,7 @@ class ResponsesTap(EventFramer):
         fields = _fields(data_of(event))
         answer = fields.get("response", NULL)
         read, inner = _read(answer), _fields(answer)
-        offer = inner.get("kv_transfer_params")
-        self.offer = None if is_null(offer) else offer
+        self.offer = given(inner, "kv_transfer_params")
         self.usage = _usage(read)
         self.response_id = read.id or self.response_id
         self.reply_head, self.reasoned = head_of_output(read.output), _reasoned(read)
@@ -160,23 +156,22 @@ class Responses:
 
     def read_prefill(self, body: bytes) -> PrefillAnswer:
         fields, read = _fields(body), _read(body)
-        handover, details = fields.get("kv_transfer_params"), _fields(fields.get("usage")).get("input_tokens_details")
         return PrefillAnswer(
-            handover=None if is_null(handover) else handover,
+            handover=given(fields, "kv_transfer_params"),
             usage=_usage(read),
-            details=PrefillDetails(None if is_null(details) else details),
-            finish_reason={"incomplete": "length", "completed": "stop"}.get(read.status or ""),
+            details=PrefillDetails(given(_fields(fields.get("usage")), "input_tokens_details")),
+            finish_reason=_FINISH.get(read.status or ""),
         )
 
     def rewrite(self, body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
         fields, read = _fields(body), _read(body)
-        offer = fields.get("kv_transfer_params")
+        offer = given(fields, "kv_transfer_params")
         return WholeAnswer(
             usage=_usage(read),
             reply_head=head_of_output(read.output),
             finish_reason=read.status,
             reasoned=_reasoned(read),
-            offer=None if is_null(offer) else offer,
+            offer=offer,
             response_id=read.id,
             body=join(fields) if _presentable(fields, prefill) else body,
         )

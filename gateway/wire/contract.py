@@ -294,12 +294,14 @@ def prefill_fields(
     (`response_format` and `tool_choice` in Kimi K3, vLLM `renderers/kimi_k3.py`). ask: its `kv_transfer_params`.
     """
     plan = _leg_plan(api, tuple(keep))
-    leg = {name: value for name, value in fields.items() if name not in plan.drop}
+    leg = {**fields, **plan.set, "kv_transfer_params": ask}
+    if plan.if_sent.isdisjoint(fields):
+        return leg
+    for name in plan.drop.intersection(fields):
+        del leg[name]
     for name, value in plan.set_if_sent:
         if name in leg:
             leg[name] = value
-    leg.update(plan.set)
-    leg["kv_transfer_params"] = ask
     for name in plan.neutralise:
         if name in leg:
             _NEUTRALISE[name](api, leg)
@@ -308,12 +310,13 @@ def prefill_fields(
 
 @dataclass(frozen=True, slots=True)
 class _LegPlan:
-    """The table's rows for one API, sorted by what they do."""
+    """The table's rows for one API, sorted by what they do. if_sent: all fields but those that are set anyway."""
 
     drop: frozenset[str]
     set: dict[str, msgspec.Raw]
     set_if_sent: tuple[tuple[str, msgspec.Raw], ...]
     neutralise: tuple[str, ...]
+    if_sent: frozenset[str]
 
 
 @lru_cache
@@ -325,6 +328,7 @@ def _leg_plan(api: Api, keep: tuple[str, ...]) -> _LegPlan:
         set={row.field: values[row.field] for row in rows if row.rule is Rule.SET and row.field in values},
         set_if_sent=tuple((row.field, values[row.field]) for row in rows if row.rule is Rule.SET_IF_SENT),
         neutralise=tuple(row.field for row in rows if row.rule is Rule.NEUTRALISE),
+        if_sent=frozenset(row.field for row in rows if row.rule is not Rule.SET),
     )
 
 

@@ -95,18 +95,17 @@ class OpenAI:
     last_word = b"data: [DONE]\n\n"
 
     def tap(self, fields: Fields, prefill: PrefillDetails | None, fingerprint: msgspec.Raw | None) -> Tap:
+        asked = wants_usage(fields)
         return StreamTap(
-            strip_usage=not wants_usage(fields),
-            continuous=wants_continuous_usage(fields),
+            strip_usage=not asked,
+            continuous=asked and wants_continuous_usage(fields),
             prefill=prefill,
             fingerprint=fingerprint,
         )
 
-    def read_prefill(self, body: bytes) -> PrefillAnswer:
-        return read_prefill(body)
-
-    def rewrite(self, body: bytes, prefill: PrefillDetails | None) -> WholeAnswer:
-        return rewrite_answer(body, prefill)
+    read_prefill = staticmethod(read_prefill)
+    rewrite = staticmethod(rewrite_answer)
+    error_body = staticmethod(error_body)
 
     def blames_the_pod(self, opening: bytes) -> bool:
         for event in opening.split(b"\n\n"):
@@ -117,9 +116,6 @@ class OpenAI:
                     return True
                 return not isinstance(code, int) or code >= 500
         return False
-
-    def error_body(self, message: str, kind: str, code: int, param: str | None) -> bytes:
-        return error_body(message, kind, code, param)
 
 
 OPENAI = OpenAI()

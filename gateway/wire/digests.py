@@ -24,11 +24,6 @@ _TEXT_TYPES = ("text", "input_text", "output_text")
 _sorted_encoder = msgspec.json.Encoder(order="sorted")
 
 
-def plain_digest(role: str, text: str) -> bytes:
-    """The digest of a message that is nothing but a text."""
-    return xxhash.xxh3_128_digest(f"{role}\0{text}".encode())
-
-
 def digest(role: object, content: object, *more: object) -> bytes:
     """The digest (16 bytes) of a message. White space around an answer does not count: many a client trims it.
 
@@ -36,11 +31,13 @@ def digest(role: object, content: object, *more: object) -> bytes:
     """
     if role == "developer":
         role = "system"
-    seen = plain_content(content, is_system=role == "system")
-    if isinstance(seen, str) and role == "assistant":
-        seen = seen.strip()
-    if isinstance(seen, str) and isinstance(role, str) and not any(more):
-        return plain_digest(role, seen)
+    is_system = role == "system"
+    seen = content if isinstance(content, str) and not is_system else plain_content(content, is_system=is_system)
+    if isinstance(seen, str):
+        if role == "assistant":
+            seen = seen.strip()
+        if isinstance(role, str) and not any(more):
+            return xxhash.xxh3_128_digest(f"{role}\0{seen}".encode())
     return xxhash.xxh3_128_digest(b"\1" + _sorted_encoder.encode([role, seen, *more]))
 
 

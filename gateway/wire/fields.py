@@ -21,10 +21,13 @@ NULL = msgspec.Raw(b"null")
 _TRUE_WORDS = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 _decoder = msgspec.json.Decoder(Fields)
+_string_decoder = msgspec.json.Decoder(str)
 split = _decoder.decode
 """A JSON object inside another as its fields. Raises msgspec.DecodeError, RecursionError."""
 
 _encoder = msgspec.json.Encoder()
+join = _encoder.encode
+"""Fields as JSON again: same order, every value byte for byte as it was."""
 
 
 def parse(body: bytes) -> Fields:
@@ -47,11 +50,6 @@ def parse(body: bytes) -> Fields:
     return fields
 
 
-def join(fields: Fields) -> bytes:
-    """Encode fields again: same order, every value byte for byte as it was."""
-    return _encoder.encode(fields)
-
-
 def raw(value: object) -> msgspec.Raw:
     """Encode a value of our own for use as a field."""
     return msgspec.Raw(_encoder.encode(value))
@@ -59,7 +57,13 @@ def raw(value: object) -> msgspec.Raw:
 
 def is_null(value: msgspec.Raw | None) -> bool:
     """True for a field that is absent or JSON null."""
-    return value is None or bytes(value) == b"null"
+    return value is None or value == NULL
+
+
+def given(fields: Fields, name: str) -> msgspec.Raw | None:
+    """The field as it came; None when it is absent or JSON null."""
+    value = fields.get(name)
+    return None if value == NULL else value
 
 
 def value_of(fields: Fields, name: str) -> Any:
@@ -77,8 +81,10 @@ def string_of(fields: Fields, name: str) -> str | None:
     """The field as a string, or None when it is anything else. The pod judges types, not the gateway."""
     if name not in fields:
         return None
-    value = value_of(fields, name)
-    return value if isinstance(value, str) else None
+    try:
+        return _string_decoder.decode(fields[name])
+    except msgspec.DecodeError:
+        return None
 
 
 def integer_of(fields: Fields, name: str) -> int | None:
@@ -86,14 +92,14 @@ def integer_of(fields: Fields, name: str) -> int | None:
     if name not in fields:
         return None
     value = value_of(fields, name)
+    if isinstance(value, int):
+        return int(value)
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             return None
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return int(value) if isinstance(value, int) else None
+    return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
 def is_true(value: Any) -> bool:
@@ -103,4 +109,7 @@ def is_true(value: Any) -> bool:
 
 def flag_of(fields: Fields, name: str) -> bool:
     """The field as a boolean; False when it is absent or no boolean."""
-    return name in fields and is_true(value_of(fields, name))
+    value = fields.get(name)
+    if value is None or value == FALSE:
+        return False
+    return value == TRUE or is_true(value_of(fields, name))

@@ -31,11 +31,10 @@ class EventFramer:
     done: the stream said its last word; what comes after it is not looked at.
     """
 
-    def __init__(self) -> None:
-        self.done = False
-        self._tail = b""
-        self._passing_oversized = False
-        self._passed_newline = False
+    done = False
+    _tail = b""
+    _passing_oversized = False
+    _passed_newline = False
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the pod; return the bytes to send on (maybe none). Raises MalformedStreamError."""
@@ -43,18 +42,20 @@ class EventFramer:
             return self._pass_oversized(data)
         if self._tail:
             data = self._tail + data
+        if data.endswith(b"}\n\n") and data.startswith(_BEGINS) and data.find(b"\n\n") + 2 == len(data):
+            self._tail = b""
+            return self._event(data)
         end = data.rfind(b"\n\n")
         if end < 0:
             return self._keep_tail(data)
         self._tail = b""
-        head, rest = data[: end + 2], data[end + 2 :]
         out: list[bytes] = []
-        for event in head[:-2].split(b"\n\n"):
+        for event in data[:end].split(b"\n\n"):
             if not ((event.endswith(b"}") and event.startswith(_BEGINS)) or self.done or _is_event(event)):
                 raise MalformedStreamError("an event is none", b"".join(out))
             out.append(self._event(event + b"\n\n"))
-        if rest:
-            out.append(self._keep_tail(rest, out))
+        if len(data) > end + 2:
+            out.append(self._keep_tail(data[end + 2 :], out))
         return b"".join(out)
 
     def finish(self) -> bytes:
@@ -109,6 +110,8 @@ class EventFramer:
 
 def _is_event(event: bytes) -> bool:
     """True for a comment, and for fields whose data is one JSON object by its braces, or [DONE]."""
+    if event == b"data: [DONE]":
+        return True
     lines = event.split(b"\n")
     if not all(line.startswith(_FIELDS) or not line for line in lines):
         return False

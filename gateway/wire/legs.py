@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,8 +24,7 @@ _NAMING_BLOCKS = frozenset({*HANDOVER_FIELDS, "vllm_xargs"})
 _INCLUDE_USAGE = raw({"include_usage": True})
 
 
-@dataclass(frozen=True, slots=True)
-class CleanBody:
+class CleanBody(NamedTuple):
     """A client's body without anything that names blocks on a pod. `removed` lists what was taken out."""
 
     fields: Fields
@@ -133,7 +132,9 @@ def wants_usage(fields: Fields) -> bool:
 def wants_continuous_usage(fields: Fields) -> bool:
     """True when the client asked for usage on every chunk of a stream."""
     options = value_of(fields, "stream_options")
-    return wants_usage(fields) and isinstance(options, dict) and is_true(options.get("continuous_usage_stats"))
+    if not isinstance(options, dict) or not is_true(options.get("include_usage")):
+        return False
+    return is_true(options.get("continuous_usage_stats"))
 
 
 def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:

@@ -36,10 +36,10 @@ def mould_of(event: bytes) -> Mould | None:
         if found >= 0:
             start = found + len(name)
             closing = event.find(b'"', start)
-            if closing <= start or b"\\" in event[start:closing]:
+            if closing <= start or event.find(b"\\", start, closing) >= 0:
                 return None
             begins, ends = event[:start], event[closing:]
-            is_reply = name in _REPLIES and _FIRST in begins
+            is_reply = name in _REPLIES and begins.find(_FIRST) >= 0
             return Mould(begins, ends, start, closing - len(event), ends + begins, is_reply)
     return None
 

@@ -13,20 +13,15 @@ from typing import Any, overload
 import msgspec
 import xxhash
 
-from gateway.wire.digests import digest, plain_calls, plain_digest
+from gateway.wire.digests import digest, plain_calls
 from gateway.wire.fields import Fields, value_of
-from gateway.wire.seen import Seen
+from gateway.wire.notes import NO_THOUGHTS, PLAIN, THOUGHT, USER, Note, NoteReader, kept_thoughts, split_messages
 
 REPLY_HEAD_CHARACTERS = 96
 """How many non-white characters of a reply tell two conversations apart that began with the same words."""
 
 THINK, END_OF_THINK = "<think>", "</think>"
 """How models fence their reasoning where the pod has no parser for it."""
-
-LONG_BYTES = 8_192
-"""A history longer than this is looked up message by message among those read before."""
-
-_NOTHING_MORE = (None,) * 5
 
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
@@ -70,7 +65,7 @@ class ReplyHeads(Sequence[bytes | None]):
         head = self._known.get(index)
         if head is None:
             if self._split is None:
-                self._split = _raws_decoder.decode(self._messages)
+                self._split = split_messages(self._messages)
             place = index if self._places is None else self._places[index]
             head = self._known[index] = self._read(self._split[place])
         return head
@@ -88,7 +83,7 @@ class MessagesPrompt(msgspec.Struct, frozen=True):
     digests: tuple[bytes, ...]
     reply_heads: Sequence[bytes | None]
     answers: tuple[bool, ...]
-    thoughts: frozenset[int] = frozenset()
+    thoughts: frozenset[int] = NO_THOUGHTS
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
@@ -115,18 +110,9 @@ class _Message(msgspec.Struct):
     reasoning_content: Any = None
 
 
-class _Note(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of a message. role: "user", "assistant", or empty. thought: it shows reasoning."""
+_NO_MESSAGES = MessagesPrompt((), (), ())
 
-    digest: bytes
-    role: str
-    thought: bool
-
-
-_seen: Seen[_Note] = Seen(8_192)
 _message_decoder = msgspec.json.Decoder(_Message)
-_messages_decoder = msgspec.json.Decoder(list[_Message])
-_raws_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def reply_head(text: str) -> bytes:
@@ -171,22 +157,21 @@ def read_messages(fields: Fields) -> MessagesPrompt | None:
     raw = fields.get("messages")
     if raw is None:
         return None
-    try:
-        if len(bytes(raw)) < LONG_BYTES:
-            notes = [_note(message) for message in _messages_decoder.decode(raw)]
-        else:
-            notes = [_seen.read(message, _note_of) for message in _raws_decoder.decode(raw)]
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    thoughts: set[int] = set()
-    for index, note in enumerate(notes):
-        if note.role == "user":
-            thoughts.clear()
-        elif note.thought:
-            thoughts.add(index)
-    answers = tuple([note.role == "assistant" for note in notes])
-    digests = tuple([note.digest for note in notes])
-    return MessagesPrompt(digests, ReplyHeads(answers, raw, _head_of), answers, frozenset(thoughts))
+    notes = _reader.read(raw)
+    return None if notes is None else prompt_of(notes, raw, _head_of)
+
+
+def prompt_of(
+    notes: list[Note],
+    raw: msgspec.Raw,
+    read_head: Callable[[msgspec.Raw], bytes],
+    places: Sequence[int] | None = None,
+) -> MessagesPrompt:
+    """A prompt of messages that were read. raw, read_head, places: as `ReplyHeads` wants them."""
+    if not notes:
+        return _NO_MESSAGES
+    digests, answers, marks = zip(*notes, strict=True)
+    return MessagesPrompt(digests, ReplyHeads(answers, raw, read_head, places), answers, kept_thoughts(marks))
 
 
 def read_prompt(fields: Fields) -> TextPrompt | None:
@@ -194,28 +179,22 @@ def read_prompt(fields: Fields) -> TextPrompt | None:
     value = value_of(fields, "prompt")
     if isinstance(value, str):
         return TextPrompt(value.encode(), True)
-    if isinstance(value, list) and value and all(type(token) is int for token in value):
+    if isinstance(value, list) and set(map(type, value)) == {int}:
         return TextPrompt(msgspec.json.encode(value)[:-1] + b",", False)
     return None
 
 
-def _note(message: _Message) -> _Note:
-    role = message.role if message.role in ("user", "assistant") else ""
-    thought = role == "assistant" and bool(message.reasoning or message.reasoning_content)
-    return _Note(_digest(message), role, thought)
+def _note(message: _Message) -> Note:
+    role, calls = message.role, message.tool_calls
+    if calls is not None:
+        calls = plain_calls(calls)
+    found = digest(role, message.content, message.name, message.tool_call_id, calls, message.task, message.tools)
+    if role == "assistant":
+        return found, True, THOUGHT if message.reasoning or message.reasoning_content else PLAIN
+    return found, False, USER if role == "user" else PLAIN
 
 
-def _note_of(raw: msgspec.Raw) -> _Note:
-    return _note(_message_decoder.decode(raw))
-
-
-def _digest(message: _Message) -> bytes:
-    role, content = message.role, message.content
-    more = (message.name, message.tool_call_id, message.tool_calls, message.task, message.tools)
-    if more == _NOTHING_MORE and type(content) is str and (role == "user" or role == "assistant"):
-        return plain_digest(role, content if role == "user" else content.strip())
-    calls = plain_calls(message.tool_calls) if message.tool_calls else None
-    return digest(role, content, *more[:2], calls, *more[3:])
+_reader = NoteReader(_Message, _note)
 
 
 def _head_of(raw: msgspec.Raw) -> bytes:

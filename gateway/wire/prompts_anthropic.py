@@ -12,7 +12,8 @@ import msgspec
 
 from gateway.wire.digests import BILLING, digest, plain_content
 from gateway.wire.fields import Fields, value_of
-from gateway.wire.prompts import MessagesPrompt, ReplyHeads, message_head, text_of
+from gateway.wire.notes import PLAIN, THOUGHT, USER, Note, NoteReader
+from gateway.wire.prompts import MessagesPrompt, message_head, prompt_of, text_of
 
 _THINKING = ("thinking", "redacted_thinking")
 
@@ -23,7 +24,6 @@ class _Message(msgspec.Struct):
 
 
 _message_decoder = msgspec.json.Decoder(_Message)
-_messages_decoder = msgspec.json.Decoder(list[_Message])
 
 
 def read_anthropic(fields: Fields) -> MessagesPrompt | None:
@@ -31,26 +31,24 @@ def read_anthropic(fields: Fields) -> MessagesPrompt | None:
     raw = fields.get("messages")
     if raw is None:
         return None
-    try:
-        messages = _messages_decoder.decode(raw)
-        digests = [digest(message.role, _plain_blocks(message.content)) for message in messages]
-    except (msgspec.DecodeError, RecursionError):
+    notes = _reader.read(raw)
+    if notes is None:
         return None
     system = _system_text(value_of(fields, "system"))
-    before = 1 if system else 0
-    thoughts: set[int] = set()
-    for index, message in enumerate(messages, before):
-        if message.role == "user" and not _is_result(message.content):
-            thoughts.clear()
-        elif message.role == "assistant" and any(map(_is_thinking, _blocks(message.content))):
-            thoughts.add(index)
-    answers = (*(False,) * before, *(message.role == "assistant" for message in messages))
-    if system:
-        digests.insert(0, digest("system", system))
-    places = range(-before, len(messages))
-    return MessagesPrompt(
-        tuple(digests), ReplyHeads(answers, raw, _head_of, places), answers, thoughts=frozenset(thoughts)
-    )
+    if not system:
+        return prompt_of(notes, raw, _head_of)
+    return prompt_of([(digest("system", system), False, PLAIN), *notes], raw, _head_of, range(-1, len(notes)))
+
+
+def _note(message: _Message) -> Note:
+    role, content = message.role, message.content
+    found = digest(role, _plain_blocks(content))
+    if role == "assistant":
+        return found, True, THOUGHT if any(map(_is_thinking, _blocks(content))) else PLAIN
+    return found, False, USER if role == "user" and not _is_result(content) else PLAIN
+
+
+_reader = NoteReader(_Message, _note)
 
 
 def _system_text(system: object) -> str:

@@ -12,10 +12,12 @@ import msgspec
 
 from gateway.wire.digests import digest, plain_arguments, shorten
 from gateway.wire.fields import Fields, string_of, value_of
+from gateway.wire.notes import PLAIN, THOUGHT, USER, Note, NoteReader
 from gateway.wire.prompts import MessagesPrompt, ReplyHeads, message_head, text_of
 
-_item_decoder = msgspec.json.Decoder(dict[str, Any])
-_items_decoder = msgspec.json.Decoder(list[dict[str, Any]])
+_Item = dict[str, Any]
+
+_item_decoder = msgspec.json.Decoder(_Item)
 
 
 def previous_response(fields: Fields) -> str | None:
@@ -37,14 +39,14 @@ def read_responses(fields: Fields) -> MessagesPrompt | None:
     if raw is None or previous_response(fields) or conversation_of(fields):
         return None
     text = string_of(fields, "input") if bytes(memoryview(raw)[:1]) == b'"' else None
+    notes = _reader.read(raw) if text is None else [_note({"role": "user", "content": text})]
     try:
-        items = _items_decoder.decode(raw) if text is None else [{"role": "user", "content": text}]
-        return _read_items(fields, raw, items)
-    except (msgspec.DecodeError, RecursionError):
+        return None if notes is None else _read_notes(fields, raw, notes)
+    except RecursionError:
         return None
 
 
-def _read_items(fields: Fields, raw: msgspec.Raw, items: list[dict[str, Any]]) -> MessagesPrompt:
+def _read_notes(fields: Fields, raw: msgspec.Raw, notes: list[Note]) -> MessagesPrompt:
     digests: list[bytes] = []
     answers: list[bool] = []
     places: list[int] = []
@@ -54,33 +56,43 @@ def _read_items(fields: Fields, raw: msgspec.Raw, items: list[dict[str, Any]]) -
         places.append(-1)
     thoughts: set[int] = set()
     has_reasoning = False
-    for place, item in enumerate(items):
-        if item.get("type") == "reasoning":
+    for place, (found, answer, mark) in enumerate(notes):
+        if mark == THOUGHT:
             has_reasoning = True
             continue
-        if has_reasoning and _is_answer(item):
+        if has_reasoning and answer:
             thoughts.add(len(digests))
-        elif item.get("role") == "user":
+        elif mark == USER:
             thoughts.clear()
         has_reasoning = False
-        digests.append(_digest(item))
-        answers.append(_is_answer(item))
+        digests.append(found)
+        answers.append(answer)
         places.append(place)
     heads = ReplyHeads(answers, raw, _head_of, places)
     return MessagesPrompt(tuple(digests), heads, tuple(answers), thoughts=frozenset(thoughts))
 
 
-def head_of_output(items: list[dict[str, Any]]) -> bytes | None:
+def _note(item: _Item) -> Note:
+    """Of reasoning there is only the mark: it belongs to the item behind it."""
+    if item.get("type") == "reasoning":
+        return b"", False, THOUGHT
+    return _digest(item), _is_answer(item), USER if item.get("role") == "user" else PLAIN
+
+
+_reader: NoteReader[_Item] = NoteReader(_Item, _note)
+
+
+def head_of_output(items: list[_Item]) -> bytes | None:
     """The reply head of an answer's output: of its first item that is no reasoning."""
     return next((_head_of_item(item) for item in items if item.get("type") != "reasoning"), None)
 
 
-def _is_answer(item: dict[str, Any]) -> bool:
+def _is_answer(item: _Item) -> bool:
     """Said by the model: its words and its calls."""
     return item.get("role") == "assistant" or str(item.get("type")).endswith("_call")
 
 
-def _digest(item: dict[str, Any]) -> bytes:
+def _digest(item: _Item) -> bytes:
     kind = item.get("type") or "message"
     if kind == "message":
         return digest(item.get("role"), item.get("content"))
@@ -96,6 +108,6 @@ def _head_of(raw: msgspec.Raw) -> bytes:
     return _head_of_item(_item_decoder.decode(raw))
 
 
-def _head_of_item(item: dict[str, Any]) -> bytes:
+def _head_of_item(item: _Item) -> bytes:
     call = f"{item.get('name') or ''}{item.get('arguments') or item.get('input') or ''}"
     return message_head(text_of(item.get("content")), call)

@@ -7,6 +7,8 @@ as they came.
 Two things make a client that did not ask for usage receive exactly what one plain vLLM would have sent:
 the usage chunk is taken out, and the `system_fingerprint` that vLLM then puts on it goes back to the finish
 chunk, where it is without usage (vLLM `chat_completion/serving.py` and `completion/serving.py`).
+
+Words are looked for with `find`: `in` takes what is left of it for a number first, which costs more than the search.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import re
 import msgspec
 
 from gateway.wire.errors import error_event
-from gateway.wire.fields import Fields, is_null, join, split
+from gateway.wire.fields import NULL, Fields, given, join, split
 from gateway.wire.framing import EventFramer
 from gateway.wire.mould import Mould, mould_of, text_of
 from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, message_head, reply_head, without_thoughts
@@ -24,6 +26,10 @@ from gateway.wire.usage import PrefillDetails, Usage, read_usage
 
 _READ_TOGETHER = 16
 """Reads whose texts are looked at in one go."""
+
+_QUOTE, _LINE_END = b'"\n'
+_END_OF_THINK = END_OF_THINK.encode()
+_NO_CHOICES = msgspec.Raw(b"[]")
 
 
 class _Function(msgspec.Struct):
@@ -68,6 +74,21 @@ class StreamTap(EventFramer):
         clients (`--enable-force-include-usage`), so a direct call would have shown it too, and it stays.
     """
 
+    usage: Usage | None = None
+    error: str | None = None
+    offer: msgspec.Raw | None = None
+    response_id: str | None = None
+    _held: bytes | None = None
+    _reply_text = ""
+    _call_text = ""
+    _is_chat = False
+    _thinks = False
+    _shows_reasoning = False
+    _head_complete = False
+    _spoke = False
+    _plain = False  # whole events without a word of interest pass as they are
+    _mould: Mould | None = None  # of the last such event that had a plain text
+
     def __init__(
         self,
         *,
@@ -76,25 +97,10 @@ class StreamTap(EventFramer):
         fingerprint: msgspec.Raw | None = None,
         continuous: bool = False,
     ) -> None:
-        super().__init__()
-        self.usage: Usage | None = None
-        self.error: str | None = None
         self.fingerprint = fingerprint
-        self.offer: msgspec.Raw | None = None
-        self.response_id: str | None = None
         self._strip_usage = strip_usage
         self._prefill = prefill
         self._continuous = continuous
-        self._held: bytes | None = None
-        self._reply_text = ""
-        self._call_text = ""
-        self._is_chat = False
-        self._thinks = False
-        self._shows_reasoning = False
-        self._head_complete = False
-        self._spoke = False
-        self._plain = False  # whole events without a word of interest pass as they are
-        self._mould: Mould | None = None  # of the last such event
         self._unread: list[bytes] = []  # texts of such events, looked at when there are some
 
     @property
@@ -127,16 +133,14 @@ class StreamTap(EventFramer):
         if mould is not None:
             begins, ends_so, start, stop, joint, is_reply = mould
             if data.startswith(begins) and data.endswith(ends_so):  # true of most reads, and most are as the last
-                texts = None
-                if data.find(b'"', start, stop) < 0:
-                    alike = data.find(b"\n", start, stop) < 0
-                else:  # several events
-                    texts = data[start:stop].replace(joint, b"")
-                    alike = b'"' not in texts and b"\n" not in texts
-                if alike:
+                text = data[start:stop]
+                if _QUOTE in text:  # of several events
+                    text = text.replace(joint, b"")
+                if _QUOTE not in text and _LINE_END not in text:
                     if is_reply and not self._head_complete:
-                        self._unread.append(data[start:stop] if texts is None else texts)
-                        if len(self._unread) >= _READ_TOGETHER:
+                        unread = self._unread
+                        unread.append(text)
+                        if len(unread) >= _READ_TOGETHER:
                             self._catch_up()
                     return data
         if self._unread:
@@ -145,16 +149,19 @@ class StreamTap(EventFramer):
             self._plain
             and data.startswith(b"data: {")
             and data.endswith(b"}\n\n")
-            and b'"usage":{' not in data
-            and b'"finish_reason":"' not in data
-            and b'"kv_transfer_params":{' not in data
-            and b'data: {"error"' not in data
-            and b'"system_fingerprint":"' not in data
+            and data.find(b'"usage":{') < 0
+            and data.find(b'"finish_reason":"') < 0
+            and data.find(b'"kv_transfer_params":{') < 0
+            and data.find(b'data: {"error"') < 0
+            and data.find(b'"system_fingerprint":"') < 0
             and ((first := data.find(b"\n\n") + 2) == len(data) or _seams_are_good(data, first))
         ):
             if not self._head_complete:
                 self._read_replies(data)
-            self._mould = mould_of(data) if first == len(data) and self._plain else None
+            if not self._plain:
+                self._mould = None
+            elif first == len(data):
+                self._mould = mould_of(data) or self._mould
             return data
         self._mould = None
         out = super().feed(data)
@@ -185,52 +192,54 @@ class StreamTap(EventFramer):
         return held or b""
 
     def _event(self, event: bytes) -> bytes:
-        if b'"kv_transfer_params":{' in event:
-            event = _replace(event, {"kv_transfer_params": msgspec.Raw(b"null")})
-        if b'"usage":{' in event:
+        if event.find(b'"kv_transfer_params":{') >= 0:
+            event = _replace(event, "kv_transfer_params", NULL)
+        if event.find(b'"usage":{') >= 0:
             return self._usage_event(event)
-        if b'"system_fingerprint":"' in event:
+        if event.find(b'"system_fingerprint":"') >= 0:
             self._learn_fingerprint(_fields_of(event))
-        if b'"finish_reason":"' in event and self._strip_usage:
+        if self._strip_usage and event.find(b'"finish_reason":"') >= 0:
             return self._finish_event(event)
-        if event.startswith(b"data: [DONE]"):
+        if event.startswith(b"data: {"):
+            if event.startswith(b'data: {"error"'):
+                self.error = self.error or "the pod ended its stream with an error event"
+                self._spoke = True
+            if self._may_hold_reply(event):
+                self._read_reply(event)
+        elif event.startswith(b"data: [DONE]"):
             self.done = True
         elif event.startswith(b":"):
             self._spoke = True
-        elif event.startswith(b'data: {"error"'):
-            self.error = self.error or "the pod ended its stream with an error event"
-            self._spoke = True
-        if event.startswith(b"data: {") and self._may_hold_reply(event):
-            self._read_reply(event)
-        return self._release() + event
+        return event if self._held is None else self._release() + event
 
     def _may_hold_reply(self, event: bytes) -> bool:
         """Until the head of the reply is complete: events with text, the first one with reasoning, and those before
         the pod has said anything."""
         if self._thinks:
-            return END_OF_THINK.encode() in event
+            return event.find(_END_OF_THINK) >= 0
         if self._head_complete:
             return False
-        if not self._spoke or b'"content":"' in event or b'"text":"' in event or b'"tool_calls":[' in event:
+        find = event.find
+        if not self._spoke or find(b'"content":"') >= 0 or find(b'"text":"') >= 0 or find(b'"tool_calls":[') >= 0:
             return True
-        return not self._shows_reasoning and (b'"reasoning":"' in event or b'"reasoning_content":"' in event)
+        return not self._shows_reasoning and (find(b'"reasoning":"') >= 0 or find(b'"reasoning_content":"') >= 0)
 
     def _finish_event(self, event: bytes) -> bytes:
         self._spoke = True
         self._read_reply(event)
         if self.fingerprint is not None:
-            return self._release() + _replace(event, {"system_fingerprint": self.fingerprint})
+            return self._release() + _replace(event, "system_fingerprint", self.fingerprint)
         out = self._release()
         self._held = event
         return out
 
     def _usage_event(self, event: bytes) -> bytes:
         fields = _fields_of(event)
-        usage = fields.get("usage")
-        if usage is None or is_null(usage):
+        usage = given(fields, "usage")
+        if usage is None:
             return self._release() + event
         self.usage = read_usage(usage) or self.usage
-        if bytes(fields.get("choices", b"")) != b"[]":
+        if fields.get("choices") != _NO_CHOICES:
             if not self._continuous:
                 self._strip_usage = False
             self._read_reply(event)
@@ -242,15 +251,16 @@ class StreamTap(EventFramer):
             held, self._held = self._held, None
             if held is None:
                 return b""
-            return held if fingerprint is None else _replace(held, {"system_fingerprint": fingerprint})
+            return held if fingerprint is None else _replace(held, "system_fingerprint", fingerprint)
         if self._prefill is not None:
-            event = _replace(event, {"usage": self._prefill.put_into(usage, keep_null=False)})
+            fields["usage"] = told = self._prefill.put_into(usage, keep_null=False)
+            event = event if told is usage else _event_of(fields)
         return self._release() + event
 
     def _learn_fingerprint(self, fields: Fields) -> None:
         fingerprint = fields.get("system_fingerprint")
         if fingerprint is not None:
-            self.fingerprint = msgspec.Raw(bytes(fingerprint))
+            self.fingerprint = fingerprint.copy()
 
     def _read_reply(self, event: bytes) -> None:
         try:
@@ -260,18 +270,20 @@ class StreamTap(EventFramer):
         for choice in chunk.choices:
             delta = choice.delta
             text = choice.text if delta is None else delta.content
-            if text or delta is None or not _announces_role(event):
+            if text or delta is None or event.find(b'"delta":{"role":') < 0:
                 self._spoke = True
             if choice.index == 0:
                 if delta is not None:
                     self._read_delta(delta)
-                self._add_to_head(text or "")
+                if text or self._call_text:
+                    self._add_to_head(text or "")
 
     def _add_to_head(self, text: str) -> None:
-        self._reply_text += text
-        if self._is_chat:
-            self._look_for_thoughts()
-        said = self._reply_text
+        said = self._reply_text + text
+        if self._is_chat and (trimmed := said.lstrip()).startswith(THINK):
+            self._thinks, self._shows_reasoning = END_OF_THINK not in trimmed, True
+            said = THINK if self._thinks else without_thoughts(trimmed)
+        self._reply_text = said
         self._head_complete = len(said) + len(self._call_text) >= 4 * REPLY_HEAD_CHARACTERS or (
             len(said) >= REPLY_HEAD_CHARACTERS and len("".join(said.split())) >= REPLY_HEAD_CHARACTERS
         )
@@ -284,21 +296,11 @@ class StreamTap(EventFramer):
             if call.index == 0 and call.function is not None:
                 self._call_text += (call.function.name or "") + (call.function.arguments or "")
 
-    def _look_for_thoughts(self) -> None:
-        trimmed = self._reply_text.lstrip()
-        if trimmed.startswith(THINK):
-            self._thinks, self._shows_reasoning = END_OF_THINK not in trimmed, True
-            self._reply_text = THINK if self._thinks else without_thoughts(trimmed)
-
 
 def _seams_are_good(data: bytes, first: int) -> bool:
     """Whether each blank line but the last is between two events of JSON. first: where the second event begins."""
     found = _SEAM.search(data, first - 2)
     return found is not None and found.end() == len(data)
-
-
-def _announces_role(event: bytes) -> bool:
-    return b'"delta":{"role":' in event
 
 
 def _fields_of(event: bytes) -> Fields:
@@ -308,6 +310,13 @@ def _fields_of(event: bytes) -> Fields:
         return {}
 
 
-def _replace(event: bytes, changes: dict[str, msgspec.Raw]) -> bytes:
+def _event_of(fields: Fields) -> bytes:
+    return b"data: " + join(fields) + b"\n\n"
+
+
+def _replace(event: bytes, name: str, value: msgspec.Raw) -> bytes:
     fields = _fields_of(event)
-    return b"data: " + join(fields | changes) + b"\n\n" if fields else event
+    if not fields:
+        return event
+    fields[name] = value
+    return _event_of(fields)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.wire.fields import Fields, is_null, join, split
+from gateway.wire.fields import NULL, Fields, given, join, split
+
+_DETAILS = "prompt_tokens_details"
 
 
 class _Details(msgspec.Struct):
@@ -45,12 +47,12 @@ class Usage(msgspec.Struct):
         return min(cached or 0, self.prompt_tokens)
 
 
-_decoder = msgspec.json.Decoder(Usage)
+_decoder = msgspec.json.Decoder(Usage | None)
 
 
 def read_usage(value: msgspec.Raw | None) -> Usage | None:
     """Decode a `usage` object; None when it is absent, null or malformed."""
-    if value is None or is_null(value):
+    if value is None:
         return None
     try:
         return _decoder.decode(value)
@@ -74,28 +76,33 @@ class PrefillDetails(msgspec.Struct):
     @classmethod
     def of(cls, usage: msgspec.Raw | None) -> PrefillDetails:
         """Take the details out of P's `usage`."""
-        fields = _split(usage)
-        value = fields.get("prompt_tokens_details")
-        return cls(None if is_null(value) else value)
+        return cls(given(_split(usage), _DETAILS))
 
     def put_into(self, usage: msgspec.Raw, *, keep_null: bool) -> msgspec.Raw:
-        """D's `usage` with P's details.
+        """D's `usage` with P's details; the very same object where they say so already.
 
         keep_null: whole answers spell out what is missing as null, stream chunks leave it out
         (vLLM `chat_completion/serving.py`: `exclude_none` on the final usage chunk only).
         """
         fields = _split(usage)
-        if self.raw is not None:
-            fields["prompt_tokens_details"] = self.raw if keep_null else _without_nulls(self.raw)
-        elif keep_null and "prompt_tokens_details" in fields:
-            fields["prompt_tokens_details"] = msgspec.Raw(b"null")
+        theirs, ours = fields.get(_DETAILS), self.raw
+        if ours is None:
+            ours = NULL if keep_null and theirs is not None else None
+        elif not keep_null:
+            ours = _without_nulls(ours)
+        if ours == theirs:
+            return usage
+        if ours is None:
+            del fields[_DETAILS]
         else:
-            fields.pop("prompt_tokens_details", None)
+            fields[_DETAILS] = ours
         return msgspec.Raw(join(fields))
 
 
 def _without_nulls(details: msgspec.Raw) -> msgspec.Raw:
-    return msgspec.Raw(join({name: value for name, value in _split(details).items() if not is_null(value)}))
+    if b"null" not in bytes(details):
+        return details
+    return msgspec.Raw(join({name: value for name, value in _split(details).items() if value != NULL}))
 
 
 def _split(usage: msgspec.Raw | None) -> Fields:

@@ -54,6 +54,31 @@ def test_the_lengths_of_the_last_five_answers_are_remembered(desk: Desk) -> None
     assert recognition.conversation.recent_outputs == (20, 30, 40, 50, 60), "0 means that the pod did not say"
 
 
+def test_the_last_four_decode_pods_are_remembered_the_last_one_first(desk: Desk) -> None:
+    chain, homes = chat("hi"), []
+    for decode in ("d0", "d0", "d1", "d0", "d2", "d3", "d4", "d4"):
+        homes.append(desk.turn(chain, name="id", decode=decode).conversation.homes)
+    assert homes == [
+        ("d0",),
+        ("d0",),
+        ("d1", "d0"),
+        ("d0", "d1"),
+        ("d2", "d0", "d1"),
+        ("d3", "d2", "d0", "d1"),
+        ("d4", "d3", "d2", "d0"),
+        ("d4", "d3", "d2", "d0"),
+    ]
+
+
+def test_the_same_answer_to_the_same_prompt_is_one_turn_to_go_on_from(desk: Desk) -> None:
+    chain = chat("hi")
+    for reply, traces in (("one", 1), ("two", 2), ("one", 2), ("two", 2), (None, 3), (None, 3)):
+        conversation = desk.turn(chain, reply, name="id").conversation
+        assert len(conversation.traces) == traces
+        assert conversation.traces[-1].reply_head == (None if reply is None else reply.encode())
+    assert list(desk.store.traces_of(chain.whole)) == list(conversation.traces)
+
+
 def test_a_turn_on_a_decode_pod_alone_keeps_the_prefill_pod_of_before(desk: Desk) -> None:
     desk.turn(HI)
     second = desk.ask(HI_2)

@@ -114,6 +114,13 @@ def test_a_pod_met_after_restarts_begins_where_it_is() -> None:
     assert residency.of(pod, A) == Resident(100, LEDGER)
 
 
+def test_a_pod_that_never_said_anything_of_itself_can_be_replaced_as_well() -> None:
+    residency, pod = Residency(), Pod("d0", Role.DECODE)
+    residency.used(pod, A, 100)
+    pod.replaced()
+    assert residency.of(pod, A) == Resident(0, LEDGER)
+
+
 def test_what_a_pod_says_of_itself_sizes_the_ledger() -> None:
     residency, pod = Residency(), decode_pod()
     residency.used(pod, A, 100)

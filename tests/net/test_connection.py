@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -64,6 +65,18 @@ async def test_a_stream_is_chunked_and_flows_at_once() -> None:
         await hang_up(writer)
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 2047, 2048, 70_000])
+async def test_a_chunk_says_how_long_it_is(size: int) -> None:
+    async def stream(incoming: Incoming, outgoing: Outgoing) -> None:
+        outgoing.start(200, [])
+        outgoing.write(b"a" * size)
+        outgoing.end()
+
+    async with serving(stream) as (port, _, _):
+        answer = await talk(port, request())
+    assert answer.endswith(b"\r\n\r\n%x\r\n" % size + b"a" * size + b"\r\n0\r\n\r\n")
+
+
 async def test_an_old_client_gets_a_stream_that_ends_with_the_connection() -> None:
     async def stream(incoming: Incoming, outgoing: Outgoing) -> None:
         outgoing.start(200, [])
@@ -93,6 +106,30 @@ async def test_expect_100_continue_is_answered_before_the_body() -> None:
         assert status(refused) == 413
         assert b"100 Continue" not in refused
         assert len(seen.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "continues"),
+    [
+        ([b"Expect: something", b"Expect: 100-Continue"], True),
+        ([b"Expect: something"], False),
+        ([b"X-Expect: 100-continue"], False),
+    ],
+)
+async def test_only_who_waits_for_a_word_gets_one(headers: list[bytes], continues: bool) -> None:
+    async with serving(echo) as (port, _, _):
+        answer = await talk(port, request(b"abc", *headers))
+    assert answer.startswith(b"HTTP/1.1 100 Continue") == continues
+    assert answer.endswith(b"POST abc")
+
+
+async def test_an_answer_may_have_no_headers_and_a_status_that_nobody_knows() -> None:
+    async def odd(incoming: Incoming, outgoing: Outgoing) -> None:
+        outgoing.send(299, [], b"odd")
+
+    async with serving(odd) as (port, _, _):
+        answer = await talk(port, request())
+    assert answer == b"HTTP/1.1 299 Unknown\r\nconnection: close\r\ncontent-length: 3\r\n\r\nodd"
 
 
 async def test_a_client_that_leaves_cancels_its_request() -> None:
@@ -187,6 +224,52 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
             assert await reader.read() == b""
         await hang_up(writer)
         assert server.connections == 0
+
+
+async def test_a_connection_is_idle_for_as_long_as_it_may_though_a_head_has_less_time() -> None:
+    """It is looked at when the head's time is over, which it was not for; the idle time counts from the answer on."""
+    async with serving(echo, Limits(head_s=0.2, idle_s=0.8)) as (port, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"x", close=False))
+        await reader.readuntil(b"POST x")
+        await asyncio.sleep(0.3)
+        writer.write(request(b"y", close=False))
+        await reader.readuntil(b"POST y")
+        began = time.monotonic()
+        async with asyncio.timeout(30):
+            assert await reader.read() == b""
+        assert time.monotonic() - began > 0.6
+        await hang_up(writer)
+
+
+async def test_a_connection_that_was_busy_when_it_was_looked_at_is_watched_again_afterwards() -> None:
+    async def slow(incoming: Incoming, outgoing: Outgoing) -> None:
+        await asyncio.sleep(0.4)
+        outgoing.send(200, [], b"done")
+
+    async with serving(slow, Limits(head_s=0.2, idle_s=0.2)) as (port, _, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"x", close=False))
+        async with asyncio.timeout(30):
+            assert (await reader.read()).endswith(b"done")
+        await hang_up(writer)
+
+
+async def test_a_later_head_has_no_more_time_than_the_first_and_more_bytes_of_it_give_it_none() -> None:
+    async with serving(echo, Limits(head_s=0.2, idle_s=60.0)) as (port, seen, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"x", close=False))
+        await reader.readuntil(b"POST x")
+        answer = asyncio.create_task(reader.readline())
+        async with asyncio.timeout(30):
+            for byte in request(b"", b"X: " + b"a" * 10_000):
+                if answer.done():
+                    break
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+            assert status(await answer) == 408
+        assert len(seen.requests) == 1
+        await hang_up(writer)
 
 
 async def test_a_stopping_server_lets_requests_end_and_closes_idle_connections() -> None:

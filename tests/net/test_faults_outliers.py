@@ -34,5 +34,5 @@ async def test_what_pods_take_for_a_first_token_is_measured_on_both_legs() -> No
         first = await w.chat([user()], stream=True)
         again = [user(), {"role": "assistant", "content": first.streamed_text}, user("and then?")]
         await w.chat(again, stream=True)
-        counts = {pod.role: len(parts.outliers._of(pod).times) for pod in parts.fleet}
+        counts = {pod.role: len(parts.outliers._seen[pod.url].times) for pod in parts.fleet}
         assert counts == {Role.PREFILL: 1, Role.DECODE: 1}

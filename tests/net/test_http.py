@@ -192,6 +192,19 @@ async def test_a_draining_gateway_is_not_ready_and_finishes_what_it_has() -> Non
         assert await drained
 
 
+async def test_only_requests_that_still_run_keep_a_gateway_from_being_drained() -> None:
+    async with world(prefill=0, decode=1) as w:
+        assert await w.gateway.drain(10)
+        w.decode[0].fault("hold")
+        request = asyncio.create_task(w.chat([user()]))
+        while not w.decode[0].requests:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not await w.gateway.drain(0.01)
+        w.decode[0].clear_faults()
+        assert (await request).status == 200
+        assert await w.gateway.drain(10)
+
+
 async def test_head_of_health_has_no_body() -> None:
     async with world() as w:
         reply = await w.get("/health", "HEAD")

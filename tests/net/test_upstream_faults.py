@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import suppress
+from time import monotonic
+from weakref import WeakSet
 
 import pytest
 
+from gateway.net.pod_connection import PodConnection
 from gateway.net.upstream import POD_KEEPALIVE_S, PodClient, PodFault
 from tests.net.peers import HEAD, WHOLE, Call, ask, peer
 
@@ -73,9 +78,7 @@ async def test_a_connection_idle_for_longer_than_pods_keep_one_is_not_used(monke
 
     async with peer(script) as (here, client):
         await ask(here, client)
-        loop = asyncio.get_running_loop()
-        later = loop.time() + POD_KEEPALIVE_S + 0.1
-        monkeypatch.setattr(client._pools[here.url]._idle[0], "idle_since", later - 2 * POD_KEEPALIVE_S - 0.2)
+        monkeypatch.setattr(client._pools[here.url]._idle[0], "silent_since", monotonic() - POD_KEEPALIVE_S - 0.1)
         await ask(here, client)
         assert here.connections == 2
 
@@ -125,6 +128,85 @@ async def test_silence_is_a_timeout_and_closes_the_connection(where: str) -> Non
             await wait()
         async with asyncio.timeout(30):
             await closed.wait()
+
+
+@pytest.mark.parametrize("how", ["read", "piped", "sink"])
+async def test_an_answer_that_ends_with_its_connection_does_not_end_because_we_gave_it_up(how: str) -> None:
+    async def script(call: Call) -> None:
+        await call.say(HEAD + b"\r\n")
+        await asyncio.sleep(0)
+        await call.say(b"hel")
+        await call.reader.read()
+
+    def sink(data: bytes) -> None:
+        if how == "sink":
+            raise ZeroDivisionError
+
+    async with peer(script) as (here, client):
+        answer = await client.call("POST", here.url, "/", [], b"", 5.0)
+        with pytest.raises(ZeroDivisionError if how == "sink" else PodFault):
+            await (answer.read(0.05) if how == "read" else answer.pipe(sink, 0.05))
+        answer.close()
+
+
+async def test_a_limit_is_over_with_the_wait_it_was_for() -> None:
+    async def script(call: Call) -> None:
+        if call.number == 1:
+            await asyncio.sleep(0.6)
+        await call.say(WHOLE)
+
+    async with peer(script) as (here, client):
+        assert await ask(here, client, timeout_s=0.5) == b"hello"
+        assert await ask(here, client, timeout_s=30.0) == b"hello", "the timer of the first call has fired meanwhile"
+        assert here.connections == 1
+
+
+async def test_a_shorter_limit_than_those_before_on_the_connection_holds() -> None:
+    async def script(call: Call) -> None:
+        if call.number < 2:
+            await call.say(WHOLE)
+
+    async with peer(script) as (here, client):
+        for timeout_s in (600.0, 60.0):
+            assert await ask(here, client, timeout_s=timeout_s) == b"hello"
+        began = monotonic()
+        with pytest.raises(PodFault, match=r"timeout: no answer within 0\.05 s"):
+            await ask(here, client, timeout_s=0.05)
+        assert 0.05 <= monotonic() - began < 30.0
+        assert here.connections == 1
+
+
+@pytest.mark.parametrize("when", ["idle", "before it was read"])
+async def test_nothing_holds_a_connection_that_was_closed(when: str) -> None:
+    async def script(call: Call) -> None:
+        await call.say(WHOLE if when == "idle" else HEAD + b"Content-Length: 9\r\n\r\nhello")
+        if when != "idle":
+            call.writer.close()
+
+    async def use() -> None:
+        answer = await client.call("POST", here.url, "/", [], b"", 600.0)
+        with suppress(PodFault):
+            if when != "idle":
+                async with asyncio.timeout(30):
+                    while not all(connection.closed for connection in made()):  # noqa: ASYNC110
+                        await asyncio.sleep(0.005)
+            await answer.read(300.0)
+        answer.close()
+        pool.close()
+
+    def made() -> WeakSet[PodConnection]:
+        return client._pools[here.url]._made
+
+    async with peer(script) as (here, client):
+        pool = client._pool_of(here.url)
+        gc.disable()
+        try:
+            await use()
+            async with asyncio.timeout(30):
+                while made():  # noqa: ASYNC110 - nothing announces it
+                    await asyncio.sleep(0.005)
+        finally:
+            gc.enable()
 
 
 async def test_a_slow_but_steady_stream_is_no_timeout() -> None:

@@ -13,7 +13,15 @@ import pytest
 
 from gateway.core.residency import Source, Verdict
 from gateway.net.records import Outcome, RequestRecord
-from gateway.ops.logs import AccessWriter, JsonFormatter, LogObserver, console_access, json_access, request_line
+from gateway.ops.logs import (
+    AccessWriter,
+    JsonFormatter,
+    LogObserver,
+    console_access,
+    json_access,
+    request_fields,
+    request_line,
+)
 
 FULL = RequestRecord(
     request_id="req-1",
@@ -56,6 +64,21 @@ def test_the_line_of_a_request_that_went_all_the_way() -> None:
         "prefill_ms=42.1 ttft_ms=50.0 tpot_ms=12.3 "
         'total_ms=1500.0 reason="turn 1: nothing resident"'
     )
+
+
+def test_fields_that_few_requests_have_stand_where_they_belong() -> None:
+    record = dataclasses.replace(
+        FULL, shadow_route="local", shadow_reason="S=+0.25 %s", service="batch", queued_s=0.0204, refused="late", turn=0
+    )
+    line = request_line(record)
+    assert " turn=0 " in line
+    assert line.endswith(
+        'total_ms=1500.0 shadow_route=local class=batch queued_ms=20.4 refused=late reason="turn 1: nothing resident" '
+        'shadow_reason="S=+0.25 %s"'
+    )
+    assert list(request_fields(record)) == re.findall(r"(?:^| )(\w+)=", line.replace("S=", ""))
+    assert request_line(dataclasses.replace(record, service=None)) == line.replace("class=batch ", "")
+    assert "queued_ms" not in request_line(dataclasses.replace(record, queued_s=0.0005)), "let in at once"
 
 
 def test_what_a_request_never_came_to_is_left_out() -> None:

@@ -89,6 +89,20 @@ def test_details_that_p_does_not_give_are_null() -> None:
     assert rewrite_answer(d_counts, PrefillDetails(None)).body == PLAIN
 
 
+@pytest.mark.parametrize(
+    ("usage", "details"),
+    [
+        (b'{"prompt_tokens": 20, "prompt_tokens_details": null}', PrefillDetails(None)),
+        (b'{"prompt_tokens": 20}', PrefillDetails(None)),
+        (b'"none"', PrefillDetails(None)),
+        (b'{"prompt_tokens_details": %b}' % bytes(TWELVE.raw or b""), TWELVE),
+    ],
+)
+def test_an_answer_that_says_already_what_p_says_passes_as_it_came(usage: bytes, details: PrefillDetails) -> None:
+    body = b'{"id": "x", "usage": ' + usage + b"}"
+    assert rewrite_answer(body, details).body == body
+
+
 def test_a_pod_alone_keeps_its_own_details() -> None:
     d_counts = PLAIN.replace(b'"prompt_tokens_details":null', b'"prompt_tokens_details":{"cached_tokens":19}')
     whole = rewrite_answer(d_counts, None)

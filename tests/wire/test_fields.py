@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.wire.errors import BadRequestError
-from gateway.wire.fields import flag_of, integer_of, is_null, join, parse, raw, string_of, value_of
+from gateway.wire.fields import flag_of, given, integer_of, is_null, join, parse, raw, string_of, value_of
 
 SECRET = b"hunter2"
 
@@ -166,6 +166,8 @@ def test_absent_and_null_are_the_same_and_nothing_else_is() -> None:
     assert is_null(fields["null"])
     assert is_null(fields["spaced"])
     assert [name for name in ("zero", "empty", "word") if is_null(fields[name])] == []
+    assert [name for name in (*fields, "absent") if given(fields, name) is None] == ["null", "spaced", "absent"]
+    assert given(fields, "word") == fields["word"]
 
 
 def test_values_are_read_as_what_they_are_or_not_at_all() -> None:

@@ -71,6 +71,25 @@ def test_alike_events_are_not_looked_into(at_once: int, monkeypatch: pytest.Monk
         tap.feed(event("c", created=1))
 
 
+@pytest.mark.parametrize("between", [event('say "c"'), event("c") + event("d", created=1)])
+def test_a_mould_is_kept_through_what_does_not_fit_it(between: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    tap = fed(event("a"), event("b"), between)
+
+    def looked_into(*_: object) -> bytes:
+        raise AssertionError
+
+    monkeypatch.setattr(tap, "_plain", False)
+    monkeypatch.setattr(tap, "_event", looked_into)
+    assert tap.feed(event("e")) == event("e")
+
+
+def test_a_thought_that_begins_in_a_text_with_quotes_is_no_reply() -> None:
+    tap = fed(event(" "), event(" "), event('<think>"so"'), event(" on"))
+    assert tap.reply_head is None
+    tap.feed(event("</think>yes"))
+    assert tap.reply_head == fed(event("yes")).reply_head
+
+
 @pytest.mark.parametrize("at", [0, 1, 2, 17, 39])
 def test_usage_is_seen_wherever_it_comes(at: int) -> None:
     tap = StreamTap(strip_usage=True)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
+from typing import Any
 
-from gateway.wire.fields import parse
-from gateway.wire.prompts import LONG_BYTES, read_messages
+import msgspec
+import pytest
+
+from gateway.wire.fields import Fields, parse
+from gateway.wire.notes import LONG_BYTES
+from gateway.wire.prompts import MessagesPrompt, read_messages
+from gateway.wire.prompts_anthropic import read_anthropic
+from gateway.wire.prompts_responses import read_responses
 from gateway.wire.seen import Seen
 
 
@@ -66,3 +73,42 @@ def test_a_long_history_reads_as_the_same_messages_in_a_short_one() -> None:
 def test_a_long_history_with_something_that_is_no_message_is_none() -> None:
     body = msgspec.json.encode({"messages": [{"role": "user", "content": "x" * LONG_BYTES}, 5]})
     assert read_messages(parse(body)) is None
+
+
+_LOOK = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": 1}}
+_SEEN = {"type": "tool_result", "tool_use_id": "t", "content": "a line"}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "look"},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, _LOOK]},
+    {"role": "user", "content": [_SEEN]},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "done"}]},
+]
+ITEMS: list[dict[str, Any]] = [
+    {"role": "user", "content": "look"},
+    {"type": "reasoning", "id": "r", "summary": []},
+    {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "a line"},
+    {"type": "reasoning", "id": "s", "summary": []},
+    {"role": "assistant", "content": "done"},
+]
+
+
+@pytest.mark.parametrize(
+    ("read", "field", "turn", "instructions"),
+    [(read_anthropic, "messages", MESSAGES, "system"), (read_responses, "input", ITEMS, "instructions")],
+)
+def test_a_long_history_of_another_api_reads_as_its_turns_do(
+    read: Callable[[Fields], MessagesPrompt | None], field: str, turn: list[dict[str, Any]], instructions: str
+) -> None:
+    short = read(parse(msgspec.json.encode({field: turn})))
+    body = msgspec.json.encode({instructions: "be brief", field: turn * 40})
+    assert short is not None
+    assert short.thoughts == {1, 3}
+    assert len(body) > LONG_BYTES
+    for _ in range(2):
+        whole = read(parse(body))
+        assert whole is not None
+        assert whole.digests[1:] == short.digests * 40
+        assert whole.answers[1:] == short.answers * 40
+        assert list(whole.reply_heads[1:]) == list(short.reply_heads[:]) * 40
+        assert whole.thoughts == {len(whole.digests) - 3, len(whole.digests) - 1}

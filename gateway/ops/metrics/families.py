@@ -9,6 +9,7 @@ A label takes few values, or the family stops making new children: the rest is c
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
@@ -53,9 +54,7 @@ class Spread:
 
     def add(self, counts: list[int], total: float) -> None:
         """Many observations at once, counted by the same bounds."""
-        for index, count in enumerate(counts):
-            if count:
-                self.counts[index] += count
+        self.counts = list(map(operator.add, self.counts, counts))
         self.total += total
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Iterable
+from functools import cached_property
 
+from gateway.core.reasons import ReasonClass
 from gateway.net.parts import Parts
 from gateway.net.records import GAP_BOUNDS_S, Outcome, RequestRecord
-from gateway.ops.metrics.families import Book, Count, Counter, Histogram, Shown, Values
+from gateway.ops.metrics.families import Book, Count, Counter, Histogram, Shown, Spread, Values
 
 MAX_MODELS = 16
 OPERATIONS = {
@@ -203,7 +205,7 @@ class _Cell:
         self._shared = shared = (route, turn, arm)
         operation = OPERATIONS.get(record.path)
         self._gen_ai = None if operation is None else (operation, PROVIDER, model, *shared)
-        self._ends: dict[tuple[Outcome, int], Count] = {}
+        self._ends: dict[tuple[Outcome, int], tuple[Count, Spread | None]] = {}
         self._reasons: dict[str, Count] = {}
         if self._gen_ai is None:
             return
@@ -218,20 +220,14 @@ class _Cell:
         )
 
     def add(self, record: RequestRecord) -> None:
-        outcome = record.outcome
-        ended = self._ends.get((outcome, record.status))
-        if ended is None:
-            labels = (self._path, *self._shared, outcome.value, str(record.status))
-            ended = self._ends[outcome, record.status] = self._of.requests.child(*labels)
+        end = (record.outcome, record.status)
+        ended, lasted = self._ends.get(end) or self._new_end(*end)
         ended.value += 1
-        if self._gen_ai is None:
+        if lasted is None:
             return
-        if outcome is Outcome.OK:
-            self._well.observe(record.total_s)
-        else:
-            self._of.duration.child(*self._gen_ai, outcome.value).observe(record.total_s)
+        lasted.observe(record.total_s)
         if record.reason_class is not None:
-            self._decided(record)
+            self._decided(record, record.reason_class)
         if record.ttft_s is not None and record.stream:
             self._ttft.observe(record.ttft_s)
         if record.tpot_s is not None:
@@ -241,27 +237,34 @@ class _Cell:
         if record.prompt_tokens is not None:
             self._counted(record, record.prompt_tokens)
 
-    def _decided(self, record: RequestRecord) -> None:
-        of, reason = self._of, record.reason_class
-        assert reason is not None
+    def _new_end(self, outcome: Outcome, status: int) -> tuple[Count, Spread | None]:
+        """What counts the requests that end so, and how long they took, where they generate."""
+        ended = self._of.requests.child(self._path, *self._shared, outcome.value, str(status))
+        lasted: Spread | None = None
+        if self._gen_ai is not None:
+            good = outcome is Outcome.OK
+            lasted = self._well if good else self._of.duration.child(*self._gen_ai, outcome.value)
+        self._ends[outcome, status] = found = (ended, lasted)
+        return found
+
+    def _decided(self, record: RequestRecord, reason: ReasonClass) -> None:
         count = self._reasons.get(reason)
         if count is None:
-            count = self._reasons[reason] = of.decisions.child(*self._shared, reason.value)
+            count = self._reasons[reason] = self._of.decisions.child(*self._shared, reason.value)
         count.value += 1
-        route, _, arm = self._shared
         if record.decide_s is not None:
             self._decision.observe(record.decide_s)
         if record.score is not None:
-            of.scores.child(route, arm).observe(record.score)
+            self._score.observe(record.score)
         if record.attempts > 1:
-            of.fallbacks.child(route, arm, record.outcome.value).value += 1
+            route, _, arm = self._shared
+            self._of.fallbacks.child(route, arm, record.outcome.value).value += 1
         elif record.forecast_ttft_s is not None and record.stream and record.ttft_s is not None:
-            of.ttft_ratio.child(route, arm).observe(record.ttft_s / record.forecast_ttft_s)
+            self._ttft_ratio.observe(record.ttft_s / record.forecast_ttft_s)
             if record.forecast_tpot_s is not None and record.tpot_s is not None:
-                of.tpot_ratio.child(route, arm).observe(record.tpot_s / record.forecast_tpot_s)
+                self._tpot_ratio.observe(record.tpot_s / record.forecast_tpot_s)
 
     def _counted(self, record: RequestRecord, prompt_tokens: int) -> None:
-        of, (route, _, arm) = self._of, self._shared
         output_tokens = record.output_tokens or 0
         self._input.observe(prompt_tokens)
         self._output.observe(output_tokens)
@@ -270,11 +273,39 @@ class _Cell:
         self._cached.value += record.cached_tokens or 0
         self._prefill_cached.value += record.prefill_cached_tokens or 0
         if record.prefill_s is not None:
-            of.prefill.child(*self._shared).observe(record.prefill_s)
+            self._prefill.observe(record.prefill_s)
         if record.readback_tokens:
             self._read.value += record.readback_tokens
-            of.moved.child("readback", arm).value += record.readback_tokens
+            self._read_back.value += record.readback_tokens
         if record.moved_tokens is not None:
-            of.moved.child("handover", arm).value += record.moved_tokens
+            self._handed_over.value += record.moved_tokens
         if record.avoided_tokens is not None:
-            of.avoided.child(route, arm).value += record.avoided_tokens
+            self._avoided.value += record.avoided_tokens
+
+    @cached_property
+    def _score(self) -> Spread:
+        return self._of.scores.child(self._shared[0], self._shared[2])
+
+    @cached_property
+    def _ttft_ratio(self) -> Spread:
+        return self._of.ttft_ratio.child(self._shared[0], self._shared[2])
+
+    @cached_property
+    def _tpot_ratio(self) -> Spread:
+        return self._of.tpot_ratio.child(self._shared[0], self._shared[2])
+
+    @cached_property
+    def _prefill(self) -> Spread:
+        return self._of.prefill.child(*self._shared)
+
+    @cached_property
+    def _read_back(self) -> Count:
+        return self._of.moved.child("readback", self._shared[2])
+
+    @cached_property
+    def _handed_over(self) -> Count:
+        return self._of.moved.child("handover", self._shared[2])
+
+    @cached_property
+    def _avoided(self) -> Count:
+        return self._of.avoided.child(self._shared[0], self._shared[2])
