@@ -16,8 +16,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from gateway.net.exchange import ClientGoneError, Headers, Pausable
-from gateway.net.request import HeaderMap, Request
+from gateway.net.exchange import ClientGoneError, Pausable, RawHeaders
+from gateway.net.headers import raw
+from gateway.net.request import Request, by_name
 from gateway.wire.errors import (
     BadRequestError,
     BodyTooLargeError,
@@ -40,10 +41,10 @@ LINGER_S = 2.0
 
 WRITE_HIGH_BYTES = 64 * 1024
 
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
-_NO_HEADERS = HeaderMap(())
+_NO_HEADERS: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,7 @@ class Connection(asyncio.Protocol):
         if version not in ("1.0", "1.1"):
             self._refuse(BadRequestError("Only HTTP/1.1 and HTTP/1.0 are spoken here."))
         self._http11 = version != "1.0"
-        self._headers = HeaderMap(self._items)
-        known = self._headers.lower
+        self._headers = known = by_name(self._items)
         length = int(known.get("content-length", 0))  # llhttp lets pass one, and digits
         if length > self._host.limits.max_body_bytes:
             self._refuse(self._too_large())
@@ -230,14 +230,14 @@ class Connection(asyncio.Protocol):
 
     # ---- exchange.Outgoing
 
-    def send(self, status: int, headers: Headers, body: bytes) -> None:
-        head = self._head(status, headers, f"content-length: {len(body)}\r\n\r\n")
+    def send(self, status: int, headers: RawHeaders, body: bytes) -> None:
+        head = self._head(status, headers, b"content-length: %d\r\n\r\n" % len(body))
         silent = self._current is not None and self._current.method == "HEAD"
         self._write(head if silent else head + body)
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: RawHeaders) -> None:
         self._chunked = self._current is not None and self._current.chunks
-        self._write(self._head(status, headers, "transfer-encoding: chunked\r\n\r\n" if self._chunked else "\r\n"))
+        self._write(self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"))
         self._last = self._last or not self._chunked
 
     def write(self, data: bytes) -> None:
@@ -331,17 +331,17 @@ class Connection(asyncio.Protocol):
         self._current = request
         self._task = self._host.serve(self, request)
 
-    def _head(self, status: int, headers: Headers, end: str) -> bytes:
+    def _head(self, status: int, headers: RawHeaders, end: bytes) -> bytes:
         """end: what says how the body is framed, and the empty line."""
         if self.started:
             raise ClientGoneError
         self.started = True
-        first = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
-        lines = "\r\n".join([*map(": ".join, headers), ""])
+        first = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+        lines = b"\r\n".join([*map(b": ".join, headers), b""])
         request = self._current
         stays = not self._last and request is not None and request.keep_alive
-        close = "" if stays else "connection: close\r\n"
-        return f"{first}{lines}{close}{end}".encode("latin-1", "replace")
+        close = b"" if stays else b"connection: close\r\n"
+        return b"".join((first, lines, close, end))
 
     def _write(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
     def _answer_broken(self, error: ClientVisibleError) -> None:
         self._last, self.started, self._current = True, False, None
         try:
-            self.send(error.status, [("content-type", "application/json"), *error.headers.items()], error.body())
+            self.send(error.status, raw([("content-type", "application/json"), *error.headers.items()]), error.body())
         except ClientGoneError:
             return
         if self._in_head or self._transport is None or not self._transport.can_write_eof():

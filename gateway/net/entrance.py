@@ -108,7 +108,7 @@ class Entrance:
         asker = intake.asker
         own = self._parts.settings.classes.default if asker is None else asker.service
         try:
-            return own.lowered(self._incoming.headers.get(names.CLASS))
+            return own.lowered(self._incoming.headers.get(names.GIVEN_CLASS))
         except ValueError:
             known = ", ".join(ServiceClass)
             raise BadRequestError(f"{names.CLASS}: must be one of {known}.", param=names.CLASS) from None

@@ -13,6 +13,8 @@ from typing import Protocol
 from gateway.core.keys import Caller
 
 Headers = Sequence[tuple[str, str]]
+RawHeaders = Sequence[tuple[bytes, bytes]]
+"""As they are on the wire."""
 
 
 class ClientGoneError(Exception):
@@ -20,7 +22,7 @@ class ClientGoneError(Exception):
 
 
 class Incoming(Protocol):
-    """A request as it came in, its body complete. Header names are matched without case."""
+    """A request as it came in, its body complete."""
 
     @property
     def method(self) -> str: ...
@@ -34,7 +36,8 @@ class Incoming(Protocol):
         """Path with the query, as the client sent it."""
 
     @property
-    def headers(self) -> Mapping[str, str]: ...
+    def headers(self) -> Mapping[str, str]:
+        """The headers by their names in lower case; of repeated ones the first."""
 
     @property
     def body(self) -> bytes: ...
@@ -69,10 +72,10 @@ class Outgoing(Protocol):
     def started(self) -> bool:
         """True once a head has been sent: no other answer can follow."""
 
-    def send(self, status: int, headers: Headers, body: bytes) -> None:
+    def send(self, status: int, headers: RawHeaders, body: bytes) -> None:
         """A whole answer."""
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: RawHeaders) -> None:
         """The head of a streamed answer."""
 
     def write(self, data: bytes) -> None:

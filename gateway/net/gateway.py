@@ -93,7 +93,7 @@ class Gateway:
         observer, began, path = self.parts.observer, time.monotonic(), incoming.path
         entry = self._table.get(path)
         known = path if entry is not None else _known(path)
-        request_id = names.request_id_of(incoming.headers.get(names.REQUEST_ID))
+        request_id = names.request_id_of(incoming.headers.get(names.GIVEN_REQUEST_ID))
         record = RequestRecord(request_id, incoming.method, known)
         self.in_flight += 1
         observer.started(record)
@@ -129,7 +129,8 @@ class Gateway:
             *error.headers.items(),
             (names.REQUEST_ID, record.request_id),
         ]
-        outgoing.send(error.status, headers, dialect.error_body(error.message, error.kind, error.status, error.param))
+        body = dialect.error_body(error.message, error.kind, error.status, error.param)
+        outgoing.send(error.status, names.raw(headers), body)
 
     def _generation(self, endpoint: Endpoint) -> Handler:
         def serve(incoming: Incoming, outgoing: Outgoing, record: RequestRecord) -> Awaitable[None]:
@@ -199,12 +200,12 @@ def where(error: BaseException) -> str:
 def _send(outgoing: Outgoing, record: RequestRecord, page: Page) -> None:
     record.status, record.outcome = page.status, Outcome.OK
     headers = [("Content-Type", page.content_type), (names.REQUEST_ID, record.request_id)]
-    outgoing.send(page.status, headers, page.body)
+    outgoing.send(page.status, names.raw(headers), page.body)
 
 
 def _require_json(incoming: Incoming) -> None:
     """As vLLM does (`serve/utils/api_utils.py`, validate_json_request), but with the status that says so."""
-    given = incoming.headers.get("Content-Type", "")
+    given = incoming.headers.get("content-type", "")
     if given == "application/json":
         return
     media_type = given.partition(";")[0].strip().lower()

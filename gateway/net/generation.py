@@ -14,7 +14,7 @@ from gateway.core.pods import Pod
 from gateway.net import headers as names
 from gateway.net.canary import Trial, goes_outside, trial_of
 from gateway.net.entrance import Entrance
-from gateway.net.exchange import Headers, Incoming, Outgoing
+from gateway.net.exchange import Incoming, Outgoing, RawHeaders
 from gateway.net.handover import refuse_offer
 from gateway.net.intake import Intake, take_in
 from gateway.net.learned import Learned
@@ -114,7 +114,7 @@ class Generation:
             await Outside(parts, proxy, self._endpoint, self._incoming, self._outgoing).run(intake, record)
         finally:
             prompt = 0 if record.status >= 400 else record.prompt_tokens
-            entrance.over(None if prompt is None else Usage(prompt, record.output_tokens))
+            entrance.over(None if prompt is None else Usage(prompt, record.output_tokens or 0))
 
     def _plan(self) -> Plan | None:
         """Decide, as things stand now."""
@@ -228,7 +228,7 @@ class Generation:
         parts, record, kv, incoming = self._parts, self._record, self._kv, self._incoming
         timeouts, request_id = parts.settings.timeouts, record.request_id + kv.mark
         limit_s = (timeouts.first_byte_s if record.stream else timeouts.unstreamed_s) + kv.extra_s
-        headers = names.to_pod(incoming.header_items(), request_id, record.conversation, self._rank, record.priority)
+        headers = names.of_leg(self._intake.headers, request_id, record.conversation, self._rank, record.priority)
         if record.trace is not None:
             headers = record.trace.leg(Step.ANSWER, pod.url, headers)
         answer: PodAnswer | None = None
@@ -239,7 +239,7 @@ class Generation:
             if answer.status == 200 and content_type == "text/event-stream":
                 opened = await open_stream(answer, self._tap(pod), timeouts.first_byte_s)
             else:
-                opened = Finished(answer.status, answer.headers, await answer.read(limit_s))
+                opened = Finished(answer.status, answer.raw_headers, await answer.read(limit_s))
         except PodFault as fault:
             parts.notice(pod, fault)
             if record.trace is not None:
@@ -254,7 +254,7 @@ class Generation:
         if opened.tap.error and dialect.blames_the_pod(opened.opening):
             answer.close()
             rest = b"" if opened.tap.done else dialect.last_word
-            bad = Finished(200, answer.headers, opened.opening + rest)
+            bad = Finished(200, answer.raw_headers, opened.opening + rest)
             raise LegFault(Leg.ANSWER, PodFault("error_event", opened.tap.error), bad)
         return opened
 
@@ -293,7 +293,7 @@ class Generation:
             end = await relay_stream(
                 stream,
                 self._outgoing,
-                self._client_headers(stream.answer.headers),
+                self._client_headers(stream.answer.raw_headers),
                 parts.settings.timeouts.token_gap_s,
             )
         finally:
@@ -337,13 +337,13 @@ class Generation:
         self._record.status = answer.status
         self._outgoing.send(answer.status, self._client_headers(answer.headers), answer.body)
 
-    def _client_headers(self, headers: Headers) -> Headers:
+    def _client_headers(self, headers: RawHeaders) -> RawHeaders:
         record = self._record
         ours = names.to_client(headers, record.request_id)
         if self._parts.settings.expose_decisions and record.route is not None:
             ours += [
-                (names.ROUTE, record.route),
-                (names.REASON, _ascii(record.reason or "")),
+                (names.ROUTE.encode(), record.route.encode()),
+                (names.REASON.encode(), _ascii(record.reason or "")),
             ]
         return ours
 
@@ -358,6 +358,6 @@ class Generation:
         self._places.expect(plan)
 
 
-def _ascii(reason: str) -> str:
+def _ascii(reason: str) -> bytes:
     """A reason as a header value."""
-    return reason.replace("π", "pi").encode("ascii", "replace").decode()
+    return reason.replace("π", "pi").encode("ascii", "replace")

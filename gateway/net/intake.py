@@ -20,7 +20,7 @@ from gateway.core.links import link_key
 from gateway.core.tenants import Tenant
 from gateway.core.weights import Weights, parse_weights
 from gateway.net import headers as names
-from gateway.net.exchange import Incoming
+from gateway.net.exchange import Headers, Incoming
 from gateway.net.keys import key_of, others_exist, tenant_of
 from gateway.net.parts import Parts
 from gateway.net.readback import offered
@@ -34,13 +34,16 @@ from gateway.wire.fields import Fields, integer_of, parse, string_of, value_of
 from gateway.wire.prompts import MessagesPrompt, Prompt, TextPrompt, begins_with_reply, reply_head
 from gateway.wire.prompts_responses import previous_response
 
+_RESPONSES = Api.RESPONSES
+"""Python 3.11 takes ten times as long for a member of an enum as for a global."""
+
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class Intake(msgspec.Struct, frozen=True):
     """A request that is ready to be decided.
 
-    fields: the client's body, less what must not reach a pod.
+    fields: the client's body, less what must not reach a pod. headers: what all its legs begin with (`names.to_pods`).
     prompt_bytes: the size of its prompt, from which its tokens were estimated.
     tenant: who asks, as a hash.
     session_id: the conversation's key as the pods get it.
@@ -59,6 +62,7 @@ class Intake(msgspec.Struct, frozen=True):
     session_id: str
     named: bool
     roots: tuple[bytes, bytes]
+    headers: Headers
     asker: Tenant | None = None
 
 
@@ -82,7 +86,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
     root = root_of(credential, model, string_of(fields, "cache_salt") or "")
     chain = _chain(root, endpoint.read_prompt(fields))
     explicit_id = _explicit_id(incoming, fields)
-    previous = previous_response(fields) if endpoint.api is Api.RESPONSES else None
+    previous = previous_response(fields) if endpoint.api is _RESPONSES else None
     others_rate, shared = 0.0, parts.shared
     if shared is not None:
         link = None if previous is None else link_key(root, previous)
@@ -129,6 +133,7 @@ async def take_in(parts: Parts, endpoint: Endpoint, incoming: Incoming, record: 
         record.conversation,
         named=explicit_id is not None,
         roots=(root, tenant),
+        headers=names.to_pods(incoming.header_items()),
         asker=asker,
     )
 
@@ -164,7 +169,7 @@ def _chain(root: bytes, prompt: Prompt) -> Chain | None:
 def _weights(parts: Parts, incoming: Incoming, asker: Tenant | None = None) -> Weights:
     """The client's own as it says them; else those set for it, as the targets move them."""
     settings = parts.settings.weights
-    asked = incoming.headers.get(names.WEIGHTS)
+    asked = incoming.headers.get(names.GIVEN_WEIGHTS)
     if asked is not None and settings.allow_request:
         try:
             return parse_weights(asked)

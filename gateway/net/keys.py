@@ -21,7 +21,7 @@ API_KEY = "x-api-key"
 """Where Anthropic's clients put the key."""
 
 PRIORITY = "x-vllm-priority"
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _FORBIDDEN = ("\\", "//", "/./", "/../", "%2e", "%2f", "%5c", "#")
 
 
@@ -71,7 +71,7 @@ class Door:
 
 def key_of(incoming: Incoming) -> str | None:
     """The key a client sent: as bearer token, else as Anthropic's clients send theirs."""
-    scheme, _, token = incoming.headers.get("Authorization", "").partition(" ")
+    scheme, _, token = incoming.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
         return token.strip()
     return incoming.headers.get(API_KEY)
@@ -82,7 +82,7 @@ def tenant_of(incoming: Incoming) -> str:
     caller = incoming.caller
     if caller is not None:
         return f"tenant {caller.tenant}"
-    return incoming.headers.get("Authorization") or incoming.headers.get(API_KEY) or ""
+    return incoming.headers.get("authorization") or incoming.headers.get(API_KEY) or ""
 
 
 def others_exist(incoming: Incoming, isolated: bool) -> bool:

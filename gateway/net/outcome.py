@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.core.fallback import Leg
-from gateway.net.exchange import Headers
+from gateway.net.exchange import RawHeaders
 from gateway.net.upstream import PodFault
 from gateway.wire.errors import NoPodError
 
@@ -34,7 +34,7 @@ class Finished(msgspec.Struct, frozen=True):
     """A whole answer for the client, as a pod gave it."""
 
     status: int
-    headers: Headers
+    headers: RawHeaders
     body: bytes
 
 

@@ -92,7 +92,7 @@ class Outside:
             answer.close()
         record.status, record.ttft_s = answer.status, time.monotonic() - self._began
         record.outcome = _outcome_of(answer.status)
-        self._outgoing.send(answer.status, names.from_outside(answer.headers), body)
+        self._outgoing.send(answer.status, names.from_outside(answer.raw_headers), body)
         if answer.status != 200:
             return None, None
         whole = self._endpoint.dialect.rewrite(body, None)
@@ -102,7 +102,7 @@ class Outside:
         self, answer: PodAnswer, intake: Intake, record: RequestRecord
     ) -> tuple[TurnResult | None, str | None]:
         tap, outgoing = self._endpoint.dialect.tap(intake.fields, None, None), self._outgoing
-        readable = not any(name.lower() == "content-encoding" for name, _ in answer.headers)
+        readable = not any(name.lower() == b"content-encoding" for name, _ in answer.raw_headers)
         first_at = last_at = 0.0
 
         def pass_on(data: bytes) -> None:
@@ -119,7 +119,7 @@ class Outside:
             outgoing.write(data)
 
         record.status, record.outcome = answer.status, Outcome.BROKEN
-        outgoing.start(answer.status, names.from_outside(answer.headers))
+        outgoing.start(answer.status, names.from_outside(answer.raw_headers))
         outgoing.pace(answer)
         try:
             await answer.pipe(pass_on, self._parts.settings.timeouts.token_gap_s)

@@ -41,7 +41,7 @@ class Passing:
     async def run(self) -> None:
         """To the least loaded pod; a prefill pod only where nothing is computed or nobody else is up."""
         body, work = self._incoming.body, self._incoming.path in WORK
-        media_type = self._incoming.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        media_type = self._incoming.headers.get("content-type", "").partition(";")[0].strip().lower()
         model: str | None = None
         if media_type == "application/json":
             body, model = self._cleaned(body, isolate=work and self._parts.settings.isolate_tenants)
@@ -134,7 +134,7 @@ class Passing:
             if answer is not None:
                 answer.close()
         text = RESPONSES.rewrite(text, None).body if of_response else without_offers(text)
-        finished = Finished(answer.status, answer.headers, text)
+        finished = Finished(answer.status, answer.raw_headers, text)
         if of_response and answer.status == 404:
             return finished
         self._send(finished)
@@ -144,7 +144,7 @@ class Passing:
         outgoing, record = self._outgoing, self._record
         tap = RESPONSES.tap({}, None, None) if of_response else None
         record.status, record.outcome, record.stream = answer.status, Outcome.OK, True
-        outgoing.start(answer.status, names.to_client(answer.headers, record.request_id))
+        outgoing.start(answer.status, names.to_client(answer.raw_headers, record.request_id))
 
         def pass_on(data: bytes) -> None:
             try:

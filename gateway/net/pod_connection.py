@@ -27,7 +27,6 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 """Of an answer that is read whole; a pod that never ends one must not fill the memory."""
 
 Sink = Callable[[bytes], None]
-RawHeaders = list[tuple[bytes, bytes]]
 
 
 class PodConnection(asyncio.Protocol):
@@ -56,7 +55,7 @@ class PodConnection(asyncio.Protocol):
         self.silent_since = 0.0
         self.closed = False
         self.status = 0
-        self.raw_headers: RawHeaders = []
+        self.raw_headers: list[tuple[bytes, bytes]] = []
         self.has_head = False
         self.complete = True
         self.fault: PodFault | None = None
@@ -79,8 +78,10 @@ class PodConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._broke(PodFault("malformed", type(error).__name__))
-            return
+            if not self.complete:
+                self._broke(PodFault("malformed", type(error).__name__))
+                return
+            self.close()  # the answer is whole; what came behind it is nobody's
         sink, pieces = self._sink, self._pieces
         if sink is None:
             self._held += len(data)
@@ -118,16 +119,14 @@ class PodConnection(asyncio.Protocol):
     # ---- httptools
 
     def on_message_begin(self) -> None:
-        if self.complete:  # an answer behind the answer: what comes next cannot be told apart
-            self.close()
+        if self.complete:  # nothing of an answer behind the answer
+            raise httptools.HttpParserError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self.has_head:
             self.raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.complete:  # of an answer behind the answer
-            return
         self.status = status = self._parser.get_status_code()
         self.has_head = status >= 200
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from gateway.core.decide import Plan
 from gateway.core.fallback import Leg
@@ -85,7 +86,7 @@ class PrefillLeg:
 
     async def _read_back(self, prefill: Pod, holder: Pod, resident_tokens: int) -> PrefillAnswer:
         record, api = self._record, self._endpoint.api
-        recall = Recall(self._parts, self._incoming, record, api, self._intake.fields, record.conversation)
+        recall = Recall(self._parts, self._intake.headers, record, api, self._intake.fields, record.conversation)
         try:
             recalled = await recall.fetch(holder, prefill, resident_tokens)
         except RecallFault as none:
@@ -107,7 +108,7 @@ class PrefillLeg:
         self.ids = recalled.ids
         if prefilled.handover is None:
             return prefilled
-        return replace(prefilled, handover=with_ids(prefilled.handover, recalled.ids))
+        return structs.replace(prefilled, handover=with_ids(prefilled.handover, recalled.ids))
 
     def _must_read(self, prefill: Pod, recalled: Recalled) -> bool:
         """False when P may have so much of it that it need not read, hence proves nothing by answering."""
@@ -149,7 +150,7 @@ class PrefillLeg:
             body = legs.with_params(body, recalled.params)
             limit_s = limit_s if pod.reads_back else min(limit_s, PROOF_S)
         incoming, request_id = self._incoming, record.request_id + handover.mark
-        headers = names.to_pod(incoming.header_items(), request_id, record.conversation, handover.rank, record.priority)
+        headers = names.of_leg(self._intake.headers, request_id, record.conversation, handover.rank, record.priority)
         began = time.monotonic()
         answer: PodAnswer | None = None
         text: bytes | None = None
@@ -173,7 +174,7 @@ class PrefillLeg:
             if answer is not None and text is None:
                 answer.close()
         if answer.status != 200:
-            finished = Finished(answer.status, answer.headers, text)
+            finished = Finished(answer.status, answer.raw_headers, text)
             if 400 <= answer.status < 500:
                 raise PodRejected(finished)
             raise LegFault(Leg.PREFILL, PodFault("status", str(answer.status)), finished)
@@ -187,7 +188,7 @@ class PrefillLeg:
             why = f"no kv_transfer_params (finish_reason {prefilled.finish_reason})"
             raise LegFault(Leg.PREFILL, PodFault("no_handover", why))
         if handover is not prefilled.handover:
-            prefilled = replace(prefilled, handover=handover)
+            prefilled = structs.replace(prefilled, handover=handover)
         parts.met_engine(pod, engine_of(handover))
         parts.origins.learn(pod, handover)
         parts.praise(pod)

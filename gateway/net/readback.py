@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.core.pods import Pod, Role
 from gateway.net import headers as names
-from gateway.net.exchange import Incoming
+from gateway.net.exchange import Headers
 from gateway.net.parts import Parts
 from gateway.net.records import RequestRecord
 from gateway.net.tracing import Step, traced
@@ -64,10 +64,10 @@ def offered(parts: Parts, api: Api, fields: Fields) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """One request's readback. Limits in seconds."""
+    """One request's readback. headers: what all its legs begin with. Limits in seconds."""
 
     parts: Parts
-    incoming: Incoming
+    headers: Headers
     record: RequestRecord
     api: Api
     fields: Fields
@@ -116,7 +116,7 @@ class Recall:
         return ids
 
     async def _ask(self, pod: Pod, path: str, body: bytes, session_id: str | None) -> tuple[int, bytes]:
-        headers = names.to_pod(self.incoming.header_items(), f"{self.record.request_id}-recall", session_id)
+        headers = names.of_leg(self.headers, f"{self.record.request_id}-recall", session_id)
         headers = traced(self.record.trace, Step.RECALL, pod.url, headers)
         word: str | None = "cancelled"
         began = time.monotonic()

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.net.exchange import Headers, Outgoing
+from gateway.net.exchange import Outgoing, RawHeaders
 from gateway.net.records import GAP_BOUNDS_S
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire.dialects import Tap
@@ -80,7 +80,7 @@ class StreamEnd:
     gaps: list[int] = field(default_factory=lambda: [0] * (len(GAP_BOUNDS_S) + 1))
 
 
-async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: Headers, token_gap_s: float) -> StreamEnd:
+async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: RawHeaders, token_gap_s: float) -> StreamEnd:
     """Send the opening and everything after it. Raises ClientGoneError; the caller closes the pod's answer."""
     tap, answer = stream.tap, stream.answer
     end = StreamEnd(None, stream.first_byte_at)

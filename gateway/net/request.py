@@ -5,32 +5,13 @@ Rule of this room: what the parser found and nothing worked out of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 from gateway.core.keys import Caller
 from gateway.net.exchange import Headers
 
 
-class HeaderMap(Mapping[str, str]):
-    """Headers by name without case; of repeated ones the first. lower: the same by their names in lower case."""
-
-    __slots__ = ("lower",)
-
-    def __init__(self, items: Headers) -> None:
-        self.lower = {name.lower(): value for name, value in reversed(items)}
-
-    def __getitem__(self, name: str) -> str:
-        return self.lower[name.lower()]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.lower.get(name.lower(), default)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.lower)
-
-    def __len__(self) -> int:
-        return len(self.lower)
+def by_name(items: Headers) -> dict[str, str]:
+    """Headers by their names in lower case; of repeated ones the first."""
+    return {name.lower(): value for name, value in reversed(items)}
 
 
 class Request:
@@ -50,14 +31,14 @@ class Request:
         chunks: bool,
         keep_alive: bool,
         peer: str = "",
-        headers: HeaderMap | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
         self.peer = peer
         self.method = method
         self.target = target
         self.path = target.partition("?")[0]
         self._items = items
-        self.headers = HeaderMap(items) if headers is None else headers
+        self.headers = by_name(items) if headers is None else headers
         self.body = body
         self.chunks = chunks
         self.keep_alive = keep_alive and chunks

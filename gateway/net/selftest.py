@@ -20,7 +20,7 @@ from gateway.core.pods import Pod, PodFacts, Role
 from gateway.net import headers as names
 from gateway.net.parts import Parts
 from gateway.net.upstream import PodFault
-from gateway.wire.usage import Usage
+from gateway.wire.usage import Usage, UsageObject, usage_of
 
 TARGET = "/v1/completions"
 BLOCKS = 3
@@ -79,7 +79,7 @@ def judge(first: Usage | None, second: Usage | None, facts: PodFacts) -> Verdict
 
 
 class _Answer(msgspec.Struct):
-    usage: Usage | None = None
+    usage: UsageObject | None = None
 
 
 @dataclass
@@ -204,7 +204,7 @@ class SelfTests:
         if answer.status != 200:
             raise PodFault("status", str(answer.status))
         try:
-            return msgspec.json.decode(text, type=_Answer).usage
+            return usage_of(msgspec.json.decode(text, type=_Answer).usage)
         except msgspec.DecodeError:
             raise PodFault("malformed", "the answer is no completion") from None
 

@@ -14,7 +14,7 @@ from time import monotonic
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from gateway.net.exchange import Headers
+from gateway.net.exchange import Headers, RawHeaders
 from gateway.net.fault import PodFault
 from gateway.net.headers import signed
 from gateway.net.pod_connection import PodConnection, Sink, head_of
@@ -33,26 +33,23 @@ OWN_TROUBLE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EA
 class PodAnswer:
     """The head of a pod's answer. Its body is read whole (`read`), in pieces (`next_chunk`), or passed on (`pipe`)."""
 
-    __slots__ = ("_connection", "_headers", "_pool", "_raw", "status")
+    __slots__ = ("_connection", "_pool", "raw_headers", "status")
 
     def __init__(self, connection: PodConnection, pool: _Pool) -> None:
         self._connection: PodConnection | None = connection
         self._pool: _Pool = pool
         self.status = connection.status
-        self._raw = connection.raw_headers
-        self._headers: Headers | None = None
+        self.raw_headers: RawHeaders = connection.raw_headers
 
     @property
     def headers(self) -> Headers:
-        """In order, as the pod sent them."""
-        if self._headers is None:
-            self._headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._raw]
-        return self._headers
+        """In order, as the pod sent them; `raw_headers` is what they were read from."""
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self.raw_headers]
 
     @property
     def content_type(self) -> str:
         """The media type in lower case, without parameters."""
-        for name, value in self._raw:
+        for name, value in self.raw_headers:
             if name.lower() == b"content-type":
                 return value.decode("latin-1").partition(";")[0].strip().lower()
         return ""

@@ -6,7 +6,6 @@ Rule of this room: a pod's hand-over parameters never reach the client, and noth
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -41,8 +40,7 @@ class _Choice(msgspec.Struct):
 _choices_decoder = msgspec.json.Decoder(list[_Choice])
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillAnswer:
+class PrefillAnswer(msgspec.Struct, frozen=True):
     """What the first leg brought.
 
     handover: `kv_transfer_params` for the decode leg, None when P kept no blocks (a fault).

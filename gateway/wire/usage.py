@@ -21,7 +21,7 @@ class _OutputDetails(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class UsageObject(msgspec.Struct):
     """What the gateway reads of a `usage` object (vLLM `serve/engine/protocol.py`, UsageInfo)."""
 
     prompt_tokens: int = 0
@@ -29,25 +29,22 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _OutputDetails | None = None
 
-    @property
-    def output_tokens(self) -> int:
-        return self.completion_tokens or 0
 
-    @property
-    def reasoned(self) -> bool:
-        """True when some of the answer was reasoning, shown or not."""
-        details = self.completion_tokens_details
-        return details is not None and bool(details.reasoning_tokens)
+class Usage(msgspec.Struct):
+    """What an answer counts.
 
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens of the prompt found in the pod's prefix cache; null and absent mean 0."""
-        details = self.prompt_tokens_details
-        cached = details.cached_tokens if details is not None else None
-        return min(cached or 0, self.prompt_tokens)
+    cached_tokens: of the prompt, found in the pod's prefix cache; null and absent mean 0. reasoned: some of the answer
+    was reasoning, shown or not. prompt_tokens_details: None where the pod says nothing of cached tokens.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    reasoned: bool = False
+    prompt_tokens_details: _Details | None = None
 
 
-_decoder = msgspec.json.Decoder(Usage | None)
+_decoder = msgspec.json.Decoder(UsageObject | None)
 
 
 def read_usage(value: msgspec.Raw | None) -> Usage | None:
@@ -55,14 +52,24 @@ def read_usage(value: msgspec.Raw | None) -> Usage | None:
     if value is None:
         return None
     try:
-        return _decoder.decode(value)
+        return usage_of(_decoder.decode(value))
     except msgspec.DecodeError:
         return None
 
 
+def usage_of(said: UsageObject | None) -> Usage | None:
+    """The counts of a decoded `usage`."""
+    if said is None:
+        return None
+    prompt, details, thought = said.prompt_tokens, said.prompt_tokens_details, said.completion_tokens_details
+    cached = 0 if details is None else details.cached_tokens or 0
+    reasoned = thought is not None and bool(thought.reasoning_tokens)
+    return Usage(prompt, said.completion_tokens or 0, min(cached, prompt), reasoned, details)
+
+
 def counted(prompt: int, output: int, cached: int, reasoning: int = 0) -> Usage:
     """The usage of a dialect that has other names for it."""
-    return Usage(prompt, output, _Details(cached), _OutputDetails(reasoning))
+    return Usage(prompt, output, min(cached, prompt), bool(reasoning), _Details(cached))
 
 
 class PrefillDetails(msgspec.Struct):

@@ -55,7 +55,8 @@ async def serving(handler: Handler, limits: Limits | None = None) -> AsyncIterat
 
 
 async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
-    outgoing.send(200, [("X-Length", str(len(incoming.body)))], incoming.method.encode() + b" " + incoming.body[:50])
+    length = b"%d" % len(incoming.body)
+    outgoing.send(200, [(b"X-Length", length)], incoming.method.encode() + b" " + incoming.body[:50])
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:

@@ -66,9 +66,30 @@ async def test_answers_of_every_frame_follow_one_another_on_one_connection() -> 
     assert connection.used == 9
 
 
-@pytest.mark.parametrize(
-    "behind", [b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", b"HTTP/1.1 500 No\r\nX: y\r\n\r\n", b"H"]
-)
+BEHIND = [
+    b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n",
+    b"HTTP/1.1 500 No\r\nX: y\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ntwo",
+    b"garbage\r\n\r\n",
+    b"H",
+]
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+async def test_what_comes_behind_a_stream_is_nobodys_and_the_stream_is_whole(behind: bytes) -> None:
+    connection = asked()
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+    await connection.until_head(5.0)
+    heard: list[bytes] = []
+    piping = asyncio.ensure_future(connection.pipe(heard.append, 5.0))
+    await asyncio.sleep(0)
+    connection.data_received(b"4\r\nlast\r\n0\r\n\r\n" + behind)
+    await piping
+    assert heard == [b"one", b"last"]
+    assert not connection.rest()
+
+
+@pytest.mark.parametrize("behind", BEHIND)
 async def test_what_comes_behind_an_answer_changes_nothing_of_it(behind: bytes) -> None:
     connection = asked()
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none" + behind)

@@ -185,11 +185,40 @@ async def test_clients_may_set_priorities_where_that_is_allowed() -> None:
 
 
 async def test_what_is_internal_does_not_reach_a_client() -> None:
-    from gateway.net.headers import to_client
+    from gateway.net.headers import raw, to_client
 
     answered = [(name, value) for name, value in INTERNAL.items() if name != "X-Vllm-Priority"]
-    kept = to_client([*answered, ("X-Session-ID", "key"), ("X-Request-Id", "p"), ("Server", "uvicorn")], "mine")
-    assert kept == [("Server", "uvicorn"), ("X-Request-Id", "mine")]
+    kept = to_client(raw([*answered, ("X-Session-ID", "key"), ("X-Request-Id", "p"), ("Server", "uvicorn")]), "mine")
+    assert kept == [(b"Server", b"uvicorn"), (b"X-Request-Id", b"mine")]
+
+
+def test_the_legs_of_a_request_share_what_they_begin_with_and_nothing_else() -> None:
+    from gateway.net.headers import of_leg, to_pods
+
+    begun = to_pods([("Host", "h"), ("X-One", "1"), ("X-Request-Id", "mine"), ("Accept-Encoding", "br")])
+    shared = [("X-One", "1"), ("Accept-Encoding", "identity")]
+    assert of_leg(begun, "p", "key", 3, -1) == [
+        *shared,
+        ("X-Request-Id", "p"),
+        ("X-Session-ID", "key"),
+        ("X-data-parallel-rank", "3"),
+        ("X-Vllm-Priority", "-1"),
+    ]
+    assert of_leg(begun, "d", None) == [*shared, ("X-Request-Id", "d")]
+
+
+@pytest.mark.parametrize("word", ["close", "Keep-Alive", "X-HOP", "close, x-hop", "keep-alive,X-Hop ,", ""])
+def test_what_a_pods_connection_names_ends_at_the_gateway_and_the_rest_goes_on_byte_for_byte(word: str) -> None:
+    from gateway.net.headers import from_outside, raw, to_client
+
+    odd = (b"X-Odd", b"caf\xe9 \xff")
+    answered = [(b"X-Hop", b"1"), odd, (b"CONNECTION", word.encode()), (b"Set-Cookie", b"a"), (b"Set-Cookie", b"b")]
+    kept = [odd, (b"Set-Cookie", b"a"), (b"Set-Cookie", b"b")]
+    if "hop" not in word.lower():
+        kept.insert(0, (b"X-Hop", b"1"))
+    assert from_outside(answered) == kept
+    assert to_client(answered, "r") == [*kept, (b"X-Request-Id", b"r")]
+    assert raw([("X-Odd", "caf\u00e9 \u03c0")]) == [(b"X-Odd", b"caf\xe9 ?")]
 
 
 # Other tenants' ids
