@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from loadtest.bench import canary, decision, engine, idle, legs, metrics, readback, residency, tracing
+from loadtest.bench import canary, decision, engine, idle, legs, metrics, opcodes, readback, residency, tracing
 from loadtest.bench import loadtest as live
 from loadtest.bench.proxy import command as proxy
 
@@ -20,6 +20,7 @@ def main() -> int:
     idle.add_command(commands)
     legs.add_command(commands)
     metrics.add_command(commands)
+    opcodes.add_command(commands)
     readback.add_command(commands)
     residency.add_command(commands)
     tracing.add_command(commands)
