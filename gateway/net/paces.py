@@ -27,7 +27,7 @@ class Paces:
         """What a prefill pod has to compute of a prompt: not what lies in its own cache."""
         if self._record.conversation is None:
             return prompt_tokens
-        resident = self._residency.of(pod, bytes.fromhex(self._record.conversation)).tokens
+        resident = self._residency.tokens(pod, bytes.fromhex(self._record.conversation))
         return max(1, prompt_tokens - resident)
 
     def prefilled(self, seat: Seat, seconds: float) -> None:

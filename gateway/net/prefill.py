@@ -112,7 +112,7 @@ class PrefillLeg:
 
     def _must_read(self, prefill: Pod, recalled: Recalled) -> bool:
         """False when P may have so much of it that it need not read, hence proves nothing by answering."""
-        own = self._parts.residency.of(prefill, self._intake.recognition.conversation.key).tokens
+        own = self._parts.residency.tokens(prefill, self._intake.recognition.conversation.key)
         return own + MIN_TOKENS < recalled.tokens
 
     async def _without_readback(self, prefill: Pod, word: str) -> PrefillAnswer:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from typing import cast
 
 import pytest
 
-from gateway.net.connection import Limits
+from gateway.net.connection import Connection, Limits
 from gateway.net.exchange import ClientGoneError, Incoming, Outgoing
 from tests.net.raw import echo, hang_up, request, serving, status, talk
 
@@ -228,11 +230,20 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 
 async def test_a_connection_is_idle_for_as_long_as_it_may_though_a_head_has_less_time() -> None:
     """It is looked at when the head's time is over, which it was not for; the idle time counts from the answer on."""
-    async with serving(echo, Limits(head_s=0.2, idle_s=0.8)) as (port, _, _):
+    served: list[Connection] = []
+
+    async def kept(incoming: Incoming, outgoing: Outgoing) -> None:
+        served.append(cast(Connection, outgoing))
+        await echo(incoming, outgoing)
+
+    async with serving(kept, Limits(head_s=0.2, idle_s=0.8)) as (port, _, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(b"x", close=False))
         await reader.readuntil(b"POST x")
-        await asyncio.sleep(0.3)
+        first_look = served[0].next_look
+        async with asyncio.timeout(30):
+            while served[0].next_look == first_look:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         writer.write(request(b"y", close=False))
         await reader.readuntil(b"POST y")
         began = time.monotonic()
@@ -244,7 +255,9 @@ async def test_a_connection_is_idle_for_as_long_as_it_may_though_a_head_has_less
 
 async def test_a_connection_that_was_busy_when_it_was_looked_at_is_watched_again_afterwards() -> None:
     async def slow(incoming: Incoming, outgoing: Outgoing) -> None:
-        await asyncio.sleep(0.4)
+        async with asyncio.timeout(30):
+            while cast(Connection, outgoing).next_look != math.inf:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         outgoing.send(200, [], b"done")
 
     async with serving(slow, Limits(head_s=0.2, idle_s=0.2)) as (port, _, _):
