@@ -31,7 +31,7 @@ def add_command(commands: Any) -> None:
     """Mount the benchmark."""
     parser = commands.add_parser("proxy", help="what a proxy costs per request and per event, ours beside others")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    parser.add_argument("--workloads", default="W1,W2,W3,W4,W5", metavar="W1,…", help="default: all")
+    parser.add_argument("--workloads", default="W1,W2,W3,W4,W5,W6", metavar="W1,…", help="default: all")
     parser.add_argument(
         "--targets", default=",".join(target.name for target in targets.TARGETS), metavar="NAME,…", help="default: all"
     )

@@ -117,6 +117,7 @@ WORKLOADS = (
     Workload("W3-1000", "through P and D, 64 chunks 20 ms apart, 1,000 at once", 2048, 64, True, 20_000, 1000),
     Workload("W4", "through P and D, 256 KiB, 16 chunks as fast as they come, 16 at once", 262_144, 16, True, 0, 16),
     Workload("W5", "turn 2, straight to D, 64 chunks as fast as they come, 32 at once", 2048, 64, True, 0, 32, True),
+    Workload("W6", "through P and D, 2 chunks 640 ms apart, 200 at once: requests apart", 2048, 2, True, 640_000, 200),
 )
 
 
