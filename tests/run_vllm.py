@@ -12,6 +12,9 @@ from loadtest.vllm_cpu import environment
 from loadtest.vllm_cpu.errors import BuildError
 from tests import run
 
+LIMITS = ("--timeout=900", "-o", "faulthandler_timeout=1000")
+"""Seconds for a test: the first of a file also waits for its pods."""
+
 
 def main(arguments: list[str]) -> int:
     try:
@@ -19,7 +22,7 @@ def main(arguments: list[str]) -> int:
     except BuildError as error:
         run.shout([f"REAL vLLM TESTS SKIPPED: {error}"])
         return 0
-    return run.main(["tests/vllm", *(arguments or ["-q"])])
+    return run.main(["tests/vllm", *LIMITS, *(arguments or ["-q"])])
 
 
 if __name__ == "__main__":

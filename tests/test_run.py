@@ -52,3 +52,28 @@ def test_what_failed_is_run_once_more_alone_and_named(
 def test_a_run_that_pytest_could_not_make_is_not_repeated(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-q", "-c", "/dev/null", f"--rootdir={tmp_path}", str(tmp_path / "nothing_here.py")]) == 4
     assert "ONCE MORE" not in capfd.readouterr().out
+
+
+HANGS_ONCE = """
+import threading
+from pathlib import Path
+def test_stuck():
+    seen = Path(__file__).with_name("seen")
+    if not seen.exists():
+        seen.touch()
+        threading.Event().wait()
+"""
+
+
+def test_what_hangs_has_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_stuck.py").write_text(HANGS_ONCE)
+    options = ["-q", "-c", "/dev/null", "-o", "timeout=0.5", f"--rootdir={tmp_path}"]
+    assert main([*options, str(tmp_path)]) == 0
+    said = capfd.readouterr().out
+    assert "Timeout (>0.5s)" in said
+    assert "PASSED AT THE SECOND TRY ONLY" in said
+
+
+def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
+    assert 0 < float(pytestconfig.getini("timeout")) < float(pytestconfig.getini("faulthandler_timeout"))
+    assert pytestconfig.getini("faulthandler_exit_on_timeout")

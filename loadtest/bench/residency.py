@@ -112,6 +112,7 @@ def _prepare(seed: int, blocks: int) -> list[tuple[bytes, int]]:
 def _publish(port: Any, go: Any, rate: float, seconds: float, pods: int) -> None:
     """The publishing process: so many block events a second, evenly, over all pods."""
     context = zmq.Context()
+    context.linger = 0
     sockets = []
     for _ in range(pods):
         out = context.socket(zmq.PUB)

@@ -48,6 +48,8 @@ class EventPublisher:
         """Subscriptions at this moment."""
         self._on_change = on_change
         self._context = zmq.asyncio.Context()
+        self._context.linger = 0
+        """From the start: what a subscriber left unread when it went would keep the socket from closing for ever."""
         self._numbers = itertools.count()
         self._buffer: deque[tuple[int, bytes]] = deque(maxlen=options.buffer_steps)
         self._to_drop = 0

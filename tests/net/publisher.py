@@ -22,6 +22,7 @@ class Publisher:
 
     def __init__(self, *, replay: bool = True) -> None:
         self._context = zmq.asyncio.Context()
+        self._context.linger = 0
         self._socket = self._context.socket(zmq.XPUB)
         self.endpoint = f"{LOOPBACK}:{self._socket.bind_to_random_port(LOOPBACK)}"
         self._router: zmq.asyncio.Socket | None = None
