@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._http11 = False
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._chunked = False
+        self.chunked = False
         self._vetted = False
         self._last = False
         self._reading = True
@@ -236,18 +236,24 @@ class Connection(asyncio.Protocol):
         self._write(head if silent else head + body)
 
     def start(self, status: int, headers: RawHeaders) -> None:
-        self._chunked = self._current is not None and self._current.chunks
-        self._write(self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n" if self._chunked else b"\r\n"))
-        self._last = self._last or not self._chunked
+        self.chunked = self._current is not None and self._current.chunks
+        self._write(self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n" if self.chunked else b"\r\n"))
+        self._last = self._last or not self.chunked
 
     def write(self, data: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ClientGoneError
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
+
+    def write_chunk(self, chunk: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise ClientGoneError
+        transport.write(chunk)
 
     def end(self) -> None:
-        if self._chunked:
+        if self.chunked:
             self._write(_LAST_CHUNK)
 
     def pace(self, source: Pausable | None) -> None:

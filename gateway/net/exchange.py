@@ -78,8 +78,15 @@ class Outgoing(Protocol):
     def start(self, status: int, headers: RawHeaders) -> None:
         """The head of a streamed answer."""
 
+    @property
+    def chunked(self) -> bool:
+        """True when the streamed answer that has started goes out in HTTP chunks."""
+
     def write(self, data: bytes) -> None:
         """A piece of a streamed answer."""
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """A piece that is an HTTP chunk already; only where `chunked`."""
 
     def end(self) -> None:
         """The streamed answer is complete."""

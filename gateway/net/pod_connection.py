@@ -11,12 +11,13 @@ import socket
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 
 from gateway.net.exchange import Headers
 from gateway.net.fault import PodFault
+from gateway.wire.even import is_one_chunk
 
 WRITE_AS_ONE_BYTES = 64 * 1024
 """A head and a body up to this size are put together and go out in one plain write."""
@@ -26,7 +27,24 @@ WRITE_HIGH_BYTES = 256 * 1024
 MAX_HELD_BYTES = 128 * 1024 * 1024
 """Of an answer that is read whole; a pod that never ends one must not fill the memory."""
 
-Sink = Callable[[bytes], None]
+
+class ChunkSink(Protocol):
+    """Takes reads that are one HTTP chunk each, framing and all, before anything else looks at them.
+
+    last_at: monotonic seconds of the last one.
+    """
+
+    last_at: float
+
+    def begin(self) -> bool:
+        """The next read begins with a chunk. False: let it come as usual."""
+
+    def takes(self, chunk: bytes) -> bool:
+        """False: it is something else, and nothing has happened."""
+
+
+Sink = Callable[[bytes], ChunkSink | None]
+"""Takes a piece of the body. What it returns, if anything, may take the reads that follow."""
 
 
 class PodConnection(asyncio.Protocol):
@@ -45,6 +63,7 @@ class PodConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # the parser calls it: no frame of Python per piece
         self._sink: Sink | None = None
+        self._chunks: ChunkSink | None = None
         self._held = 0
         self._paused = False
         self._until = inf
@@ -71,6 +90,15 @@ class PodConnection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
+        chunks = self._chunks
+        if chunks is not None:
+            try:
+                if chunks.takes(data):  # the parser stands where it stood: between two chunks
+                    return
+            except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
+                self._broke(error)
+                return
+            self._chunks = None
         if self.complete:  # bytes that nobody asked for
             self.close()
             return
@@ -91,10 +119,12 @@ class PodConnection(asyncio.Protocol):
             elif self.has_head and not self.complete:
                 self._wake()
         elif pieces:
-            data = b"".join(pieces)  # the piece itself where it is the only one
+            piece = b"".join(pieces)  # the piece itself where it is the only one
             pieces.clear()
             try:
-                sink(data)
+                chunks = sink(piece)
+                if chunks is not None and is_one_chunk(data, piece) and chunks.begin():
+                    self._chunks = chunks
             except Exception as error:  # noqa: BLE001 - belongs to the request that waits, not to the event loop
                 self.complete = False  # whether the pod is done or not
                 self._broke(error)
@@ -205,7 +235,7 @@ class PodConnection(asyncio.Protocol):
             while not self.complete:
                 await self._news()
         finally:
-            self._sink = None
+            self._sink = self._chunks = None
             self._until = inf
 
     def take(self) -> bytes:
@@ -278,7 +308,8 @@ class PodConnection(asyncio.Protocol):
         seconds, what, gap = self._limit
         now = monotonic()
         if gap:
-            self._until = max(self._until, (now if self._paused else self.silent_since) + seconds)
+            heard = self.silent_since if self._chunks is None else max(self.silent_since, self._chunks.last_at)
+            self._until = max(self._until, (now if self._paused else heard) + seconds)
         if self._until > now:
             self._set_timer(self._until)
         else:

@@ -6,15 +6,16 @@ back after it. A stream that breaks ends with an error event; it is never contin
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 
 from gateway.net.exchange import Outgoing, RawHeaders
 from gateway.net.records import GAP_BOUNDS_S
 from gateway.net.upstream import PodAnswer, PodFault
 from gateway.wire.dialects import Tap
+from gateway.wire.even import EvenChunks
 from gateway.wire.framing import MalformedStreamError
 
 MAX_OPENING_BYTES = 16 * 1024 * 1024
@@ -42,16 +43,16 @@ async def open_stream(answer: PodAnswer, tap: Tap, first_byte_s: float) -> OpenS
     vLLM announces the role before it looks at what the engine said, so an engine that failed at once would
     otherwise be noticed after the client's first byte.
     """
-    deadline = time.monotonic() + first_byte_s
+    deadline = monotonic() + first_byte_s
     opening = b""
     first_byte_at = 0.0
     while not tap.said_something:
-        chunk = await answer.next_chunk(max(0.001, deadline - time.monotonic()))
+        chunk = await answer.next_chunk(max(0.001, deadline - monotonic()))
         if not chunk and not tap.done:
             raise PodFault("reset", "the stream ended before it said anything")
         if not chunk:
-            return OpenStream(answer, tap, opening + tap.finish(), first_byte_at or time.monotonic(), True)
-        first_byte_at = first_byte_at or time.monotonic()
+            return OpenStream(answer, tap, opening + tap.finish(), first_byte_at or monotonic(), True)
+        first_byte_at = first_byte_at or monotonic()
         try:
             opening += tap.feed(chunk)
         except MalformedStreamError as broken:
@@ -80,37 +81,67 @@ class StreamEnd:
     gaps: list[int] = field(default_factory=lambda: [0] * (len(GAP_BOUNDS_S) + 1))
 
 
+class _Flow:
+    """What comes from the pod goes to the client; chunks of even events go as they are (`ChunkSink`)."""
+
+    __slots__ = ("_even", "_outgoing", "_tap", "gaps", "last_at")
+
+    _even: EvenChunks
+
+    def __init__(self, stream: OpenStream, outgoing: Outgoing, gaps: list[int]) -> None:
+        self._tap = stream.tap
+        self._outgoing = outgoing
+        self.gaps = gaps
+        self.last_at = stream.first_byte_at
+
+    def pass_on(self, data: bytes) -> _Flow | None:
+        """A piece of the stream. Raises PodFault, ClientGoneError."""
+        tap, outgoing = self._tap, self._outgoing
+        if not tap.done:
+            now = monotonic()
+            self.gaps[bisect_left(GAP_BOUNDS_S, now - self.last_at)] += 1
+            self.last_at = now
+        try:
+            out = tap.feed(data)
+        except MalformedStreamError as broken:
+            raise malformed(broken, outgoing.write) from None
+        if out:
+            outgoing.write(out)
+        return self if outgoing.chunked else None
+
+    def begin(self) -> bool:
+        even = self._tap.even_chunks()
+        if even is None:
+            return False
+        self._even = even
+        return True
+
+    def takes(self, chunk: bytes) -> bool:
+        if not self._even.takes(chunk):
+            return False
+        now = monotonic()
+        self.gaps[bisect_left(GAP_BOUNDS_S, now - self.last_at)] += 1
+        self.last_at = now
+        self._outgoing.write_chunk(chunk)
+        return True
+
+
 async def relay_stream(stream: OpenStream, outgoing: Outgoing, headers: RawHeaders, token_gap_s: float) -> StreamEnd:
     """Send the opening and everything after it. Raises ClientGoneError; the caller closes the pod's answer."""
     tap, answer = stream.tap, stream.answer
     end = StreamEnd(None, stream.first_byte_at)
-    gaps, clock, last_at = end.gaps, time.monotonic, stream.first_byte_at
-    feed, write = tap.feed, outgoing.write
+    flow = _Flow(stream, outgoing, end.gaps)
     outgoing.start(answer.status, headers)
     if stream.opening:
         outgoing.write(stream.opening)
-
-    def pass_on(data: bytes) -> None:
-        nonlocal last_at
-        if not tap.done:
-            now = clock()
-            gaps[bisect_left(GAP_BOUNDS_S, now - last_at)] += 1
-            last_at = now
-        try:
-            out = feed(data)
-        except MalformedStreamError as broken:
-            raise malformed(broken, write) from None
-        if out:
-            write(out)
-
     if not stream.ended:
         outgoing.pace(answer)
         try:
-            await answer.pipe(pass_on, token_gap_s)
+            await answer.pipe(flow.pass_on, token_gap_s)
         except PodFault as fault:
             end.fault = fault.with_traceback(None)  # which would hold this frame, and it the fault
         finally:
-            end.last_byte_at = last_at
+            end.last_byte_at = flow.last_at
             outgoing.pace(None)
     if end.fault is None and not tap.done:
         end.fault = PodFault("reset", "the stream ended without its last word")

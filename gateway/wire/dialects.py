@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.wire.answers import PrefillAnswer, WholeAnswer, read_prefill, rewrite_answer
 from gateway.wire.errors import error_body
+from gateway.wire.even import EvenChunks
 from gateway.wire.fields import Fields
 from gateway.wire.legs import wants_continuous_usage, wants_usage
 from gateway.wire.sse import StreamTap
@@ -46,6 +47,10 @@ class Tap(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the pod; return the bytes to send on (maybe none). Raises MalformedStreamError."""
+
+    def even_chunks(self) -> EvenChunks | None:
+        """What may take the reads that follow, until it does not take one; then `feed` goes on. What it takes goes to
+        the client as it is. None after an event that the next ones are not like."""
 
     def finish(self) -> bytes:
         """The stream ended well: give out whatever still waits."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gateway.wire.even import EvenChunks
+
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 """An event that grows beyond this is passed on in pieces, unread."""
 
@@ -57,6 +59,10 @@ class EventFramer:
         if len(data) > end + 2:
             out.append(self._keep_tail(data[end + 2 :], out))
         return b"".join(out)
+
+    def even_chunks(self) -> EvenChunks | None:
+        """See `dialects.Tap`: not of these streams."""
+        return None
 
     def finish(self) -> bytes:
         """The stream ended well: give out whatever still waits."""

@@ -14,6 +14,8 @@ import msgspec
 _REPLIES = (b'"content":"', b'"text":"')
 _TEXTS = (*_REPLIES, b'"reasoning":"')
 _FIRST = b'"index":0,'
+QUOTE, LINE_END = b'"\n'
+"""As numbers, which `in` looks for at once. Neither stands in the text of an event in a mould."""
 
 
 class Mould(NamedTuple):

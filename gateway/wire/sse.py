@@ -18,16 +18,13 @@ import re
 import msgspec
 
 from gateway.wire.errors import error_event
+from gateway.wire.even import READ_TOGETHER, EvenChunks
 from gateway.wire.fields import NULL, Fields, given, join, split
 from gateway.wire.framing import EventFramer
-from gateway.wire.mould import Mould, mould_of, text_of
+from gateway.wire.mould import LINE_END, QUOTE, Mould, mould_of, text_of
 from gateway.wire.prompts import END_OF_THINK, REPLY_HEAD_CHARACTERS, THINK, message_head, reply_head, without_thoughts
 from gateway.wire.usage import PrefillDetails, Usage, read_usage
 
-_READ_TOGETHER = 16
-"""Reads whose texts are looked at in one go."""
-
-_QUOTE, _LINE_END = b'"\n'
 _END_OF_THINK = END_OF_THINK.encode()
 _NO_CHOICES = msgspec.Raw(b"[]")
 
@@ -134,13 +131,13 @@ class StreamTap(EventFramer):
             begins, ends_so, start, stop, joint, is_reply = mould
             if data.startswith(begins) and data.endswith(ends_so):  # true of most reads, and most are as the last
                 text = data[start:stop]
-                if _QUOTE in text:  # of several events
+                if QUOTE in text:  # of several events
                     text = text.replace(joint, b"")
-                if _QUOTE not in text and _LINE_END not in text:
+                if QUOTE not in text and LINE_END not in text:
                     if is_reply and not self._head_complete:
                         unread = self._unread
                         unread.append(text)
-                        if len(unread) >= _READ_TOGETHER:
+                        if len(unread) >= READ_TOGETHER:
                             self._catch_up()
                     return data
         if self._unread:
@@ -167,6 +164,12 @@ class StreamTap(EventFramer):
         out = super().feed(data)
         self._plain = self._spoke and not (self._thinks or self._held or self.waiting)
         return out
+
+    def even_chunks(self) -> EvenChunks | None:
+        mould = self._mould
+        if mould is None:
+            return None
+        return EvenChunks(mould, self._unread if mould.is_reply and not self._head_complete else None)
 
     def _catch_up(self) -> None:
         """Read the texts that were put off."""

@@ -10,6 +10,7 @@ import uuid
 import pytest
 
 from gateway.wire.contract import Api
+from gateway.wire.even import EvenChunks
 from tests.vllm.support import MODEL, Client, Dialogue, VllmCluster, gateway_before, words
 
 pytestmark = pytest.mark.vllm
@@ -50,6 +51,29 @@ async def test_every_turn_says_what_one_plain_vllm_says(
         (turn, policy if turn > 1 else "pd") for turn in range(1, turns + 1)
     ]
     assert gateway.saw.faults == []
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+async def test_most_of_a_stream_passes_as_the_chunks_it_came_in(
+    vllm_cluster: VllmCluster, client: Client, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[bytes] = []
+    takes = EvenChunks.takes
+
+    def counted(self: EvenChunks, chunk: bytes) -> bool:
+        if takes(self, chunk):
+            passed.append(chunk)
+            return True
+        return False
+
+    monkeypatch.setattr(EvenChunks, "takes", counted)
+    dialogue = Dialogue(api)
+    dialogue.say(words(f"chunks {api}", 60))
+    async with gateway_before(vllm_cluster, "pd") as gateway:
+        told = await client.generate(gateway, api, dialogue.body(stream=True, max_tokens=64, ignore_eos=True))
+    right = await client.generate(vllm_cluster.plain, api, dialogue.body(max_tokens=64, ignore_eos=True))
+    assert told.text == right.text
+    assert len(passed) >= 32
 
 
 async def test_an_edited_and_a_regenerated_turn_are_right_too(vllm_cluster: VllmCluster, client: Client) -> None:
