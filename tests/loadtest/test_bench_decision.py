@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.policies import MeasuredTable
 from loadtest.bench import extras
-from loadtest.bench.decision import World
+from loadtest.bench.decision import World, time_decisions
 from tests.tables import arm, make_set
 
 
@@ -28,6 +28,18 @@ def test_every_row_is_measured_on_the_same_decisions_and_leaves_the_gateway_as_i
     assert len(text) == 1 + len(costs)
     assert text[1].split()[:3] == ["plain", f"{costs[0].before_us:.1f}", "+0.0"]
     assert set(extras.for_json(costs)) >= {"plain before_us", "load_aware after_us"}
+
+
+def test_decisions_can_be_timed_one_by_one(world: World) -> None:
+    seen: list[str] = []
+
+    def clock() -> float:
+        seen.append("clock")
+        return len(seen) ** 2
+
+    assert time_decisions(world, clock, most=3, pause=lambda: seen.append("pause")) == [5.0, 11.0, 17.0]
+    assert seen == ["pause", "clock", "clock"] * 3
+    assert len(time_decisions(world, clock)) == len(world.asked)
 
 
 def turn_of(world: World, extra: extras.Extra) -> tuple[extras.Turn, str]:
