@@ -233,11 +233,11 @@ class Connection(asyncio.Protocol):
     def send(self, status: int, headers: RawHeaders, body: bytes) -> None:
         head = self._head(status, headers, b"content-length: %d\r\n\r\n" % len(body))
         silent = self._current is not None and self._current.method == "HEAD"
-        self._write(head if silent else head + body)
+        self.write_raw(head if silent else head + body)
 
     def start(self, status: int, headers: RawHeaders) -> None:
         self.chunked = self._current is not None and self._current.chunks
-        self._write(self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n" if self.chunked else b"\r\n"))
+        self.write_raw(self._head(status, headers, b"transfer-encoding: chunked\r\n\r\n" if self.chunked else b"\r\n"))
         self._last = self._last or not self.chunked
 
     def write(self, data: bytes) -> None:
@@ -246,15 +246,15 @@ class Connection(asyncio.Protocol):
             raise ClientGoneError
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
-    def write_chunk(self, chunk: bytes) -> None:
+    def write_raw(self, data: bytes) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             raise ClientGoneError
-        transport.write(chunk)
+        transport.write(data)
 
     def end(self) -> None:
         if self.chunked:
-            self._write(_LAST_CHUNK)
+            self.write_raw(_LAST_CHUNK)
 
     def pace(self, source: Pausable | None) -> None:
         self._source = source
@@ -348,11 +348,6 @@ class Connection(asyncio.Protocol):
         stays = not self._last and request is not None and request.keep_alive
         close = b"" if stays else b"connection: close\r\n"
         return b"".join((first, lines, close, end))
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
-            raise ClientGoneError
-        self._transport.write(data)
 
     def _expect_within(self, seconds: float) -> None:
         self.deadline = deadline = self.loop.time() + seconds

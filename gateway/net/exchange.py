@@ -85,8 +85,8 @@ class Outgoing(Protocol):
     def write(self, data: bytes) -> None:
         """A piece of a streamed answer."""
 
-    def write_chunk(self, chunk: bytes) -> None:
-        """A piece that is an HTTP chunk already; only where `chunked`."""
+    def write_raw(self, data: bytes) -> None:
+        """A piece with its framing: where `chunked`, HTTP chunks."""
 
     def end(self) -> None:
         """The streamed answer is complete."""

@@ -84,14 +84,14 @@ class StreamEnd:
 class _Flow:
     """What comes from the pod goes to the client; chunks of even events go as they are (`ChunkSink`)."""
 
-    __slots__ = ("_even", "_outgoing", "_tap", "gaps", "last_at")
+    __slots__ = ("_even", "_gaps", "_outgoing", "_tap", "last_at")
 
     _even: EvenChunks
 
     def __init__(self, stream: OpenStream, outgoing: Outgoing, gaps: list[int]) -> None:
         self._tap = stream.tap
         self._outgoing = outgoing
-        self.gaps = gaps
+        self._gaps = gaps
         self.last_at = stream.first_byte_at
 
     def pass_on(self, data: bytes) -> _Flow | None:
@@ -99,7 +99,7 @@ class _Flow:
         tap, outgoing = self._tap, self._outgoing
         if not tap.done:
             now = monotonic()
-            self.gaps[bisect_left(GAP_BOUNDS_S, now - self.last_at)] += 1
+            self._gaps[bisect_left(GAP_BOUNDS_S, now - self.last_at)] += 1
             self.last_at = now
         try:
             out = tap.feed(data)
@@ -119,10 +119,10 @@ class _Flow:
     def takes(self, chunk: bytes) -> bool:
         if not self._even.takes(chunk):
             return False
-        now = monotonic()
-        self.gaps[bisect_left(GAP_BOUNDS_S, now - self.last_at)] += 1
+        now = monotonic()  # as in `pass_on`, without a call per event
+        self._gaps[bisect_left(GAP_BOUNDS_S, now - self.last_at)] += 1
         self.last_at = now
-        self._outgoing.write_chunk(chunk)
+        self._outgoing.write_raw(chunk)
         return True
 
 
