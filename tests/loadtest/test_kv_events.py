@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import zmq
 
 from loadtest.engine import profile
 from loadtest.engine.core import Engine
@@ -37,6 +38,12 @@ async def complete(client, pod, prompt, max_tokens=1, session=None, **more):
 async def pod():
     async with SimulatedPod(kv_events=True, name="p0", block_size=SIZE) as found:
         yield found
+
+
+async def test_sockets_do_not_linger_from_the_start(pod):
+    """Set when they are closed, it is too late: what a subscriber that has gone left unread may keep them for ever."""
+    assert pod.events._pub.getsockopt(zmq.LINGER) == 0
+    assert pod.events._replay.getsockopt(zmq.LINGER) == 0
 
 
 # ---- the form

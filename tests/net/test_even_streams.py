@@ -14,7 +14,7 @@ from gateway.net import relay
 from gateway.net.connection import Connection, Limits
 from gateway.net.exchange import ClientGoneError
 from gateway.net.fault import PodFault
-from gateway.net.pod_connection import PodConnection
+from gateway.net.pod_connection import ChunkSink, PodConnection
 from gateway.net.relay import OpenStream, relay_stream
 from gateway.net.request import Request
 from gateway.wire.sse import StreamTap
@@ -188,6 +188,19 @@ async def test_a_client_that_has_gone_ends_the_stream(taken: list[bytes]) -> Non
     assert far.pod.closed
 
 
+async def test_what_looks_like_a_chunk_within_a_chunk_is_a_part_of_the_stream(taken: list[bytes]) -> None:
+    far = await even_stream()
+    within = chunk(event("d"))
+    begun = event("x")
+    far.pod.data_received(b"%x\r\n%b" % (len(begun) + len(within), begun))
+    far.pod.data_received(within)
+    assert taken == [chunk(event("c"))]
+    assert far.ending is not None
+    end = await far.ending
+    assert isinstance(end.fault, PodFault)
+    assert end.fault.word == "malformed"
+
+
 async def test_a_pod_that_falls_silent_between_chunks_is_noticed() -> None:
     far = Far(StreamTap(strip_usage=True))
     await far.begin(gap_s=0.05)
@@ -201,19 +214,34 @@ async def test_a_pod_that_falls_silent_between_chunks_is_noticed() -> None:
 
 
 async def test_a_pod_that_was_paused_is_given_its_time_again(taken: list[bytes]) -> None:
-    far = Far(StreamTap(strip_usage=True))
-    await far.begin(gap_s=0.2)
-    for text in ("a", "b", "c"):
-        far.pod.data_received(chunk(event(text)))
+    far = await even_stream()
     far.client.pause_writing()
-    far.pod.silent_since -= 60.0
-    flow = far.pod._chunks
-    assert flow is not None
-    flow.last_at -= 60.0
+    chunks = a_minute_ago(far.pod)
+    chunks.last_at -= 60.0
     far.client.resume_writing()
     far.pod._fired()
+    await goes_on(far, taken)
+
+
+async def test_chunks_that_the_parser_does_not_see_are_no_silence(taken: list[bytes]) -> None:
+    far = await even_stream()
+    a_minute_ago(far.pod)
+    far.pod._fired()
+    await goes_on(far, taken)
+
+
+def a_minute_ago(pod: PodConnection) -> ChunkSink:
+    """It began to wait, and the parser saw something, so long ago. What takes its chunks."""
+    pod._until -= 60.0
+    pod.silent_since -= 60.0
+    assert pod._chunks is not None
+    return pod._chunks
+
+
+async def goes_on(far: Far, taken: list[bytes]) -> None:
+    assert not far.pod.closed
     far.pod.data_received(chunk(event("d")))
-    assert [chunk(event("c")), chunk(event("d"))] == taken
+    assert taken == [chunk(event("c")), chunk(event("d"))]
     assert far.ending is not None
     far.ending.cancel()
     await asyncio.gather(far.ending, return_exceptions=True)
