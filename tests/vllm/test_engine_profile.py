@@ -2,8 +2,8 @@
 
 What else runs on the machine slows pods down while they are measured, and the model cannot know. So each attempt fits
 and checks within seconds and notes how much of the cores others took meanwhile (other guests of the same host do not
-show). Three quiet attempts that miss the bound fail the test; with fewer of them there is nothing to judge by, and the
-skip says so.
+show). When all of three quiet attempts, or of two where there are no more, miss the bound, the test fails; with fewer
+of them there is nothing to judge by, and the skip says so.
 """
 
 from __future__ import annotations
@@ -102,5 +102,7 @@ def test_a_fitted_profile_predicts_turns_it_has_not_seen(
         if others.share <= QUIET:
             quiet.append(errors)
         if len(quiet) == MISSES:
-            pytest.fail(f"missed {MAX_TTFT_ERROR:.0%} (TTFT) and {MAX_TPOT_ERROR:.0%} (TPOT): {quiet}")
+            break
+    if len(quiet) > 1:
+        pytest.fail(f"missed {MAX_TTFT_ERROR:.0%} (TTFT) and {MAX_TPOT_ERROR:.0%} (TPOT): {quiet}")
     pytest.skip(f"MACHINE TOO BUSY to judge the engine profile: others took {', '.join(f'{s:.0%}' for s in shares)}")
